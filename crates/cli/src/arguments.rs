@@ -54,6 +54,12 @@ Keys of the configuration file (TOML; docs/CONFIG.md explains them):
 In /etc/fstab:
   /srv/store  /mnt/data  fuse.mobifs  noauto,config=/etc/mobifs.toml  0 0";
 
+const RUN_HELP: &str = "\
+The command takes the place of this process: its number, terminal, signals and exit status are
+the command's own. docs/RUN.md says what holds on which filesystem.
+
+Exit codes beside the command's own: 126 if it cannot be started, 127 if there is none.";
+
 /// Memory-speed storage over the filesystem you have: after a crash every app is at a
 /// point in time that really existed.
 #[derive(Debug, Parser)]
@@ -87,6 +93,9 @@ pub(crate) enum Command {
     /// Tell a mount that the user is active, or what the screen does (for kiosks, phones
     /// and tests)
     Touch(TouchArguments),
+    /// Run a command whose calls for durability return at once on steered filesystems
+    #[command(after_help = RUN_HELP)]
+    Run(RunArguments),
     /// Watch over a daemon: start a new one if it dies
     #[command(hide = true)]
     Supervise(SuperviseArguments),
@@ -282,6 +291,72 @@ pub(crate) struct TouchArguments {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct RunArguments {
+    /// The name by which the steering daemon accounts [default: that of the program, or of the
+    /// unit]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) app: Option<String>,
+    /// durable: calls for durability keep their meaning
+    #[arg(long, value_name = "CLASS", default_value = "relaxed")]
+    pub(crate) class: RunClass,
+    /// On every filesystem, steered or not: after a crash what was written may be there in any
+    /// order, or in parts
+    #[arg(long = "unsafe")]
+    pub(crate) is_unsafe: bool,
+    /// What decides on calls: a library in the program, a supervisor beside it, or both
+    #[arg(long, value_name = "MECHANISM", default_value = "both")]
+    pub(crate) mechanism: RunMechanism,
+    /// io_uring: refused (programs use other calls), or allowed, and then as durable as it asks
+    #[arg(long, value_name = "WHAT", default_value = "refuse")]
+    pub(crate) io_uring: RunRings,
+    /// Say what is done
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+    /// Print what makes systemd run this unit's commands so (a drop-in)
+    #[arg(long, value_name = "UNIT", conflicts_with = "command")]
+    pub(crate) systemd: Option<String>,
+    /// Install it
+    #[arg(long, requires = "systemd")]
+    pub(crate) install: bool,
+    /// The command and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required_unless_present = "systemd"
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Whether calls for durability are heeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RunClass {
+    /// Not on steered filesystems.
+    Relaxed,
+    /// Everywhere.
+    Durable,
+}
+
+/// What decides on calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RunMechanism {
+    /// The library where it can be, the supervisor for the rest.
+    Both,
+    /// The library.
+    Preload,
+    /// The supervisor.
+    Seccomp,
+}
+
+/// Whether io_uring can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RunRings {
+    /// It fails as if the kernel had none.
+    Refuse,
+    /// It can.
+    Allow,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct SetArguments {
     /// The app: its path relative to the mount (`.`: what lies in no app)
     #[arg(long, value_name = "NAME")]
@@ -373,6 +448,9 @@ mod tests {
             "mobifs flash serve --preset emmc51 --loop IMAGE",
             "mobifs trace --help",
             "mobifs lab",
+            "mobifs run make -j2",
+            "mobifs run --app A --class durable --unsafe -v -- make --help",
+            "mobifs run --systemd postgresql --install",
         ] {
             Arguments::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
         }

@@ -17,8 +17,11 @@ use mobifs_daemon::{Failure, logging, supervisor};
 use arguments::{Arguments, Command};
 
 fn main() -> ExitCode {
-    mobifs_daemon::reset_inherited();
     let words: Vec<OsString> = std::env::args_os().collect();
+    // A command that is run inherits what this program was started with.
+    if words.get(1).is_none_or(|word| word != "run") {
+        mobifs_daemon::reset_inherited();
+    }
     if let Some(call) = helper::Call::recognise(&words) {
         return helper::run(call);
     }
@@ -51,6 +54,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Touch(arguments) => commands::touch::run(&arguments),
         Command::Reload(arguments) => commands::reload::run(&arguments),
         Command::Set(arguments) => commands::set::run(&arguments),
+        Command::Run(arguments) => return commands::run::run(&arguments),
         Command::Flash(words) => laboratory::run(Some("flash"), &words.all),
         Command::Sim(words) => laboratory::run(Some("sim"), &words.all),
         Command::Trace(words) => laboratory::run(Some("trace"), &words.all),

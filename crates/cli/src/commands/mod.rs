@@ -5,6 +5,7 @@ pub(crate) mod drill;
 pub(crate) mod mount;
 pub(crate) mod recover;
 pub(crate) mod reload;
+pub(crate) mod run;
 pub(crate) mod set;
 pub(crate) mod status;
 pub(crate) mod sync;

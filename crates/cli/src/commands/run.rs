@@ -1,0 +1,104 @@
+//! `mobifs run`
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use mobifs_daemon::{Code, Failure};
+use mobifs_run::{Class, DropIn, Mechanism, Run, RunError};
+
+use crate::arguments::{RunArguments, RunClass, RunMechanism, RunRings};
+
+const UNSAFE_WARNING: &str = "--unsafe: nothing is durable when the command asks for it, on any \
+     filesystem, and no order is kept: after a crash or power cut, files can be damaged";
+
+pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
+    if let Some(unit) = &arguments.systemd {
+        return drop_in(unit, arguments);
+    }
+    if arguments.is_unsafe && arguments.class == RunClass::Relaxed {
+        eprintln!("mobifs: {UNSAFE_WARNING}");
+    }
+    let run = Run {
+        command: arguments.command.clone(),
+        app: app_of(arguments),
+        class: match arguments.class {
+            RunClass::Relaxed => Class::Relaxed,
+            RunClass::Durable => Class::Durable,
+        },
+        is_unsafe: arguments.is_unsafe,
+        mechanism: match arguments.mechanism {
+            RunMechanism::Both => Mechanism::Both,
+            RunMechanism::Preload => Mechanism::Preload,
+            RunMechanism::Seccomp => Mechanism::Seccomp,
+        },
+        allows_rings: arguments.io_uring == RunRings::Allow,
+    };
+    let report = |sentence: &str| {
+        if arguments.verbose {
+            eprintln!("mobifs: {sentence}");
+        }
+    };
+    let Err(error) = run.exec(&report);
+    if let Some(code) = error.exit_code() {
+        eprintln!("mobifs: {error}");
+        return Ok(ExitCode::from(code));
+    }
+    let code = match error {
+        RunError::NothingSteered => Code::NotMounted,
+        _ => Code::Failed,
+    };
+    Err(Failure::new(code, error.to_string()))
+}
+
+fn app_of(arguments: &RunArguments) -> String {
+    let program = arguments.command.first().cloned().unwrap_or_default();
+    let named = || {
+        let name = Path::new(&program).file_name()?;
+        Some(name.to_string_lossy().into_owned())
+    };
+    arguments.app.clone().or_else(named).unwrap_or_default()
+}
+
+fn drop_in(unit: &str, arguments: &RunArguments) -> Result<ExitCode, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::new(Code::Failed, error.to_string());
+    let program = std::env::current_exe().map_err(|error| failed(&error))?;
+    let drop_in = DropIn::of(
+        unit,
+        &program,
+        arguments.app.as_deref(),
+        &words_of(arguments),
+    );
+    let drop_in = drop_in.map_err(|error| failed(&error))?;
+    if !arguments.install {
+        print!("# {}\n{}", drop_in.path().display(), drop_in.text());
+        return Ok(ExitCode::SUCCESS);
+    }
+    drop_in.install().map_err(|error| failed(&error))?;
+    println!(
+        "installed {}: `systemctl daemon-reload` and `systemctl restart {}` put it into effect",
+        drop_in.path().display(),
+        drop_in.unit()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the unit's commands are to be run with.
+fn words_of(arguments: &RunArguments) -> Vec<OsString> {
+    let mut words: Vec<OsString> = Vec::new();
+    if arguments.class == RunClass::Durable {
+        words.push("--class=durable".into());
+    }
+    if arguments.is_unsafe {
+        words.push("--unsafe".into());
+    }
+    match arguments.mechanism {
+        RunMechanism::Both => {}
+        RunMechanism::Preload => words.push("--mechanism=preload".into()),
+        RunMechanism::Seccomp => words.push("--mechanism=seccomp".into()),
+    }
+    if arguments.io_uring == RunRings::Allow {
+        words.push("--io-uring=allow".into());
+    }
+    words
+}

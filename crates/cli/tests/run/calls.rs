@@ -1,0 +1,311 @@
+//! Which calls return at once where.
+
+use crate::fixture::{By, Fixture, mechanisms, needs_root};
+
+/// Steps that go through the C library, and that the library sees.
+const BY_LIBRARY: &[&str] = &[
+    "fsync",
+    "fdatasync",
+    "syncfs",
+    "range",
+    "directory",
+    "o-sync",
+    "o-dsync",
+    "rwf",
+    "msync",
+];
+/// Steps that only a filter sees.
+const DIRECT: &[&str] = &[
+    "raw-fsync",
+    "raw-fdatasync",
+    "raw-syncfs",
+    "raw-range",
+    "raw-o-sync",
+    "raw-new-o-sync",
+    "raw-rwf",
+    "raw-msync",
+    "aio",
+    "aio-write",
+    "child-fsync",
+];
+
+fn steps_of(by: By) -> Vec<&'static str> {
+    let direct = if by == By::Preload { &[][..] } else { DIRECT };
+    [BY_LIBRARY, direct].concat()
+}
+
+fn at(place: &std::path::Path, steps: &[&str]) -> String {
+    let steps = steps
+        .iter()
+        .map(|step| format!("{step} {}", place.display()));
+    steps.collect::<Vec<_>>().join(";")
+}
+
+fn all(steps: &[&str], how: &str) -> String {
+    let steps = steps.iter().map(|step| format!("{step} {how}"));
+    steps.collect::<Vec<_>>().join(", ")
+}
+
+#[test]
+fn calls_for_durability_return_at_once_where_it_is_promised() {
+    needs_root!();
+    let fixture = Fixture::new();
+    for by in mechanisms() {
+        let steps = steps_of(by);
+        let done = fixture.outcomes(by, &at(&fixture.steered(), &steps));
+        assert_eq!(done, all(&steps, "skipped"), "{by:?}");
+    }
+}
+
+#[test]
+fn they_keep_their_meaning_on_other_filesystems() {
+    needs_root!();
+    let fixture = Fixture::new();
+    // This one writes pages back only.
+    let flushes = |step: &&str| !step.ends_with("range");
+    for by in mechanisms() {
+        let steps: Vec<&str> = steps_of(by).into_iter().filter(flushes).collect();
+        let done = fixture.outcomes(by, &at(&fixture.other(), &steps));
+        assert_eq!(done, all(&steps, "flushed"), "{by:?}");
+    }
+}
+
+#[test]
+fn they_keep_their_meaning_from_when_a_promise_is_withdrawn() {
+    needs_root!();
+    for by in mechanisms() {
+        let fixture = Fixture::new();
+        // Another one is in force, so that the program is run.
+        let other = std::fs::File::open(fixture.other()).unwrap();
+        let device = mobifs_steered::Device::of(&other).unwrap();
+        let directory = fixture.directory();
+        let _other = mobifs_steered::Registration::publish_in(&directory, device).unwrap();
+        fixture.registration().withdraw().unwrap();
+        let done = fixture.outcomes(by, &at(&fixture.steered(), &["fsync", "msync", "rwf"]));
+        assert_eq!(done, all(&["fsync", "msync", "rwf"], "flushed"), "{by:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_fails_as_the_kernel_says() {
+    needs_root!();
+    let fixture = Fixture::new();
+    for by in mechanisms() {
+        let place = fixture.steered();
+        for (step, error) in [
+            ("bad", libc::EBADF),
+            ("raw-bad", libc::EBADF),
+            ("path-only", libc::EBADF),
+            ("raw-path-only", libc::EBADF),
+            ("pipe", libc::EINVAL),
+            ("raw-pipe", libc::EINVAL),
+            ("bad-range", libc::EINVAL),
+            ("msync-hole", libc::ENOMEM),
+        ] {
+            let done = fixture.outcomes(by, &at(&place, &[step]));
+            assert_eq!(done, format!("{step} errno {error}"), "{by:?}");
+        }
+    }
+}
+
+#[test]
+fn sync_reaches_the_filesystems_that_are_not_steered() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let other = mobifs_steered::Device::of(std::fs::File::open(fixture.other()).unwrap()).unwrap();
+    // Syncing what the machine has takes long: all but one filesystem count as steered.
+    let mounts = mobifs_host::mounts().unwrap();
+    let devices = mounts.iter().map(|mount| mobifs_steered::Device {
+        major: mount.device_major,
+        minor: mount.device_minor,
+    });
+    let devices = devices.filter(|device| *device != other);
+    let promise = |device| mobifs_steered::Registration::publish_in(&fixture.directory(), device);
+    let _promises: Vec<_> = devices.map(promise).collect();
+    // Other programs on this machine may sync everything, too.
+    let there = || fixture.outcomes(By::Seccomp, &at(&fixture.steered(), &["sync"]));
+    assert!((0..20).any(|_| there() == "sync skipped"));
+    let elsewhere = fixture.outcomes(By::Seccomp, &at(&fixture.other(), &["sync"]));
+    assert_eq!(elsewhere, "sync flushed");
+}
+
+#[test]
+fn io_uring_is_refused_unless_it_is_allowed() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let refused = fixture.outcomes(By::Seccomp, "rings /");
+    assert_eq!(refused, format!("rings errno {}", libc::ENOSYS));
+    let mut allowed = fixture.command(&["--io-uring", "allow", "--"]);
+    crate::program::add_to(&mut allowed, "rings /");
+    let allowed = crate::program::outcomes(&mut allowed);
+    assert_ne!(allowed, refused);
+}
+
+#[test]
+fn a_durable_command_is_left_alone() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let mut durable = fixture.command(&["--class", "durable", "--"]);
+    crate::program::add_to(
+        &mut durable,
+        &at(&fixture.steered(), &["fsync", "raw-fsync"]),
+    );
+    let done = crate::program::outcomes(&mut durable);
+    assert_eq!(done, all(&["fsync", "raw-fsync"], "flushed"));
+}
+
+#[test]
+fn without_safety_every_filesystem_is_skipped_and_the_user_is_told() {
+    needs_root!();
+    let mut fixture = Fixture::new();
+    fixture.unregister();
+    for by in mechanisms() {
+        let mut steps = steps_of(by);
+        steps.push("sync");
+        let mut command = fixture.command(&["--unsafe", by.word(), "--"]);
+        crate::program::add_to(&mut command, &at(&fixture.other(), &steps));
+        let done = crate::program::outcomes(&mut command);
+        assert_eq!(done, all(&steps, "skipped"), "{by:?}");
+        let mut bad = fixture.command(&["--unsafe", by.word(), "--"]);
+        crate::program::add_to(&mut bad, "bad /");
+        let output = bad.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("no order is kept"), "{said}");
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            told.contains(&format!("bad errno {}", libc::EBADF)),
+            "{told}"
+        );
+    }
+}
+
+/// A subvolume has a device number of its own, which no registration has.
+#[test]
+fn subvolumes_of_a_steered_btrfs_are_steered() {
+    needs_root!();
+    let mut fixture = Fixture::new();
+    let found = std::process::Command::new("mkfs.btrfs")
+        .arg("--version")
+        .output();
+    if !mobifs_skip::can(found.err().map(|error| format!("mkfs.btrfs: {error}"))) {
+        return;
+    }
+    let place = fixture.mount_btrfs();
+    let flushes = || {
+        let mount = mobifs_host::mount_at(&place).unwrap().unwrap();
+        let name = mount
+            .source
+            .file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .to_owned();
+        let stat = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
+        stat.split_whitespace()
+            .nth(15)
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    let subvolume = place.join("subvolume");
+    let words = ["subvolume", "create", subvolume.to_str().unwrap()];
+    crate::fixture::does("btrfs", &words);
+    let device = mobifs_steered::Device::of(std::fs::File::open(&place).unwrap()).unwrap();
+    let inside = mobifs_steered::Device::of(std::fs::File::open(&subvolume).unwrap()).unwrap();
+    assert_eq!(device, inside);
+    for by in mechanisms() {
+        let step = if by == By::Preload {
+            "fsync"
+        } else {
+            "raw-fsync"
+        };
+        let count = |steps: &str| {
+            let before = flushes();
+            fixture.outcomes(by, steps);
+            flushes() - before
+        };
+        let steps = at(&subvolume, &[step, "msync"]);
+        assert!(count(&steps) >= 8, "{by:?}");
+        let directory = fixture.directory();
+        let promise = mobifs_steered::Registration::publish_in(&directory, device).unwrap();
+        assert!(count(&steps) <= 2, "{by:?}");
+        drop(promise);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn programs_of_32_bits_are_reached() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let elsewhere = fixture.outcomes(By::Seccomp, &at(&fixture.other(), &["compat"]));
+    let is_missing = elsewhere == format!("compat errno {}", libc::ENOSYS);
+    if mobifs_skip::can(is_missing.then_some("the kernel runs no programs of 32 bits")) {
+        assert_eq!(elsewhere, "compat flushed");
+        let here = fixture.outcomes(By::Seccomp, &at(&fixture.steered(), &["compat"]));
+        assert_eq!(here, "compat skipped");
+    }
+}
+
+/// What the daemon's commit meets, each open file reports once, as after a commit of its own.
+#[test]
+fn errors_of_the_filesystem_are_reported() {
+    needs_root!();
+    for by in mechanisms() {
+        let mut fixture = Fixture::new();
+        let place = fixture.mount_on_too_small_a_disk();
+        let opened = std::fs::File::open(&place).unwrap();
+        let device = mobifs_steered::Device::of(&opened).unwrap();
+        let directory = fixture.directory();
+        let _promise = mobifs_steered::Registration::publish_in(&directory, device).unwrap();
+        let step = if by == By::Seccomp {
+            "raw-broken"
+        } else {
+            "broken"
+        };
+        let mut command = fixture.command(&[by.word(), "--"]);
+        crate::program::add_to(&mut command, &at(&place, &[step]));
+        let child = command
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        while !fixture.path("written").exists() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        rustix::fs::syncfs(&opened).unwrap_err();
+        std::fs::write(fixture.path("committed"), "").unwrap();
+        let output = child.wait_with_output().unwrap();
+        let told = String::from_utf8(output.stdout).unwrap();
+        assert!(told.contains("Err(Os { code: 28"), "{by:?}: {told}");
+        assert!(told.contains("Ok(())"), "{by:?}: {told}");
+    }
+}
+
+/// What each mechanism costs a call; for docs/BENCHMARKS.md.
+#[test]
+#[ignore = "a measurement: cargo test -p mobifs-cli --test run -- --ignored --nocapture costs"]
+fn costs_of_the_mechanisms() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let steps = [
+        "cost-getppid",
+        "cost-openat",
+        "cost-fsync",
+        "cost-raw-fsync",
+    ];
+    let shared = std::path::Path::new("/dev/shm");
+    let mut alone = std::process::Command::new("env");
+    crate::program::add_to(&mut alone, &at(shared, &steps));
+    println!("without, tmpfs: {}", crate::program::outcomes(&mut alone));
+    for by in mechanisms() {
+        let steps = if by == By::Preload {
+            &steps[..3]
+        } else {
+            &steps[..]
+        };
+        let here = fixture.outcomes(by, &at(&fixture.steered(), steps));
+        println!("{by:?}, steered: {here}");
+        let elsewhere = fixture.outcomes(by, &at(shared, steps));
+        println!("{by:?}, tmpfs: {elsewhere}");
+    }
+}

@@ -1,0 +1,245 @@
+//! The command is as it would be without `mobifs run`; the supervisor lives as long as it is needed.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::fixture::{By, Fixture, needs_root};
+use crate::program::{add_to, flushes};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Supervisors of commands that have this word.
+fn supervisors(word: &str) -> Vec<Pid> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        let words = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+        let pid = entry.file_name().to_str().and_then(|pid| pid.parse().ok());
+        if name.trim() == "mobifs-run" && words.contains(word) {
+            found.extend(pid.and_then(Pid::from_raw));
+        }
+    }
+    found
+}
+
+fn wait_until(condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "it did not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn the_command_has_its_own_number_streams_and_end() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let ended = fixture.run(&["--", "sh", "-c", "exit 7"]);
+    assert_eq!(ended.status.code(), Some(7));
+    let killed = fixture.run(&["--", "sh", "-c", "kill -TERM $$"]);
+    assert_eq!(killed.status.signal(), Some(libc::SIGTERM));
+    let mut command = fixture.command(&["--", "sh", "-c", "cat; echo $$ >&2"]);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let number = child.id();
+    child.stdin.take().unwrap().write_all(b"words").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.stdout, b"words");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said.trim(), number.to_string());
+}
+
+#[test]
+fn the_command_knows_its_app() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let said = |words: &[&str]| String::from_utf8(fixture.run(words).stdout).unwrap();
+    let script = "echo $MOBIFS_APP; cat /proc/self/cgroup";
+    let named = said(&["--app", "notes", "--", "sh", "-c", script]);
+    assert!(named.starts_with("notes\n"), "{named}");
+    if !named
+        .lines()
+        .any(|line| line.starts_with("0::") && line.ends_with("/mobifs-notes"))
+    {
+        mobifs_skip::skip_part(format!("no control group could be made: {named}"));
+    }
+    let unnamed = said(&["--class", "durable", "--", "/bin/sh", "-c", script]);
+    assert!(unnamed.starts_with("sh\n"), "{unnamed}");
+}
+
+#[test]
+fn signals_that_are_ignored_and_masks_are_inherited() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let script = "trap '' HUP; umask 027; exec \"$@\"";
+    let state = "grep -E 'SigIgn|SigBlk|Umask' /proc/self/status";
+    let mut through = std::process::Command::new("sh");
+    let run = fixture.command(&["--", "sh", "-c", state]);
+    through
+        .args(["-c", script, "sh"])
+        .arg(run.get_program())
+        .args(run.get_args());
+    for (name, value) in run.get_envs() {
+        through.env(name, value.unwrap());
+    }
+    let mut plain = std::process::Command::new("sh");
+    plain.args(["-c", script, "sh", "sh", "-c", state]);
+    let (through, plain) = (through.output().unwrap(), plain.output().unwrap());
+    let text = |output: std::process::Output| String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text(through), text(plain));
+}
+
+#[test]
+fn a_daemon_that_stays_is_answered_until_it_ends() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let place = fixture.steered();
+    let (told, mark) = (fixture.path("told"), fixture.path("mark"));
+    let script = format!(
+        "(while [ ! -e {} ]; do sleep 0.05; done; exec \"$@\" >{} 2>&1) >/dev/null 2>&1 </dev/null &",
+        mark.display(),
+        told.display(),
+    );
+    let mut command = fixture.command(&[By::Seccomp.word(), "--", "sh", "-c", &script, "sh"]);
+    add_to(&mut command, &format!("raw-fsync {}", place.display()));
+    let started = command.output().unwrap();
+    assert!(started.status.success(), "{started:?}");
+    let mark_word = mark.to_str().unwrap();
+    assert_eq!(supervisors(mark_word).len(), 1);
+    fs::write(&mark, "").unwrap();
+    let said = || fs::read_to_string(&told).unwrap_or_default();
+    wait_until(|| said().contains("test result"));
+    assert!(said().contains("raw-fsync skipped"), "{}", said());
+    wait_until(|| supervisors(mark_word).is_empty());
+}
+
+/// A command that waits for a line, and then does this step.
+fn waiting(fixture: &Fixture, step: &str) -> std::process::Child {
+    let words = [
+        By::Seccomp.word(),
+        "--",
+        "sh",
+        "-c",
+        "read line; exec \"$@\"",
+        "sh",
+    ];
+    let mut command = fixture.command(&words);
+    add_to(
+        &mut command,
+        &format!("{step} {}", fixture.steered().display()),
+    );
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let is_running = || {
+        let name = fs::read_to_string(format!("/proc/{}/comm", child.id()));
+        name.unwrap_or_default().trim() == "sh"
+    };
+    wait_until(is_running);
+    child
+}
+
+fn go_on(mut child: std::process::Child) -> String {
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_supervisor_stays_while_a_service_is_being_stopped() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let child = waiting(&fixture, "raw-fsync");
+    let supervisor = supervisors("does_steps");
+    for pid in &supervisor {
+        kill_process(*pid, Signal::TERM).unwrap();
+        kill_process(*pid, Signal::HUP).unwrap();
+    }
+    assert_eq!(supervisor.len(), 1);
+    let told = go_on(child);
+    assert!(told.contains("raw-fsync skipped"), "{told}");
+}
+
+/// As docs/RUN.md says: nothing is taken for durable that is not.
+#[test]
+fn calls_fail_when_the_supervisor_was_killed() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let child = waiting(&fixture, "raw-fsync");
+    let supervisor = supervisors("does_steps");
+    assert_eq!(supervisor.len(), 1);
+    kill_process(supervisor[0], Signal::KILL).unwrap();
+    wait_until(|| supervisors("does_steps").is_empty());
+    let told = go_on(child);
+    let expected = format!("raw-fsync errno {}", libc::ENOSYS);
+    assert!(told.contains(&expected), "{told}");
+}
+
+const GO: &str = r#"
+package main
+
+import ("os"; "sync")
+
+func main() {
+	var all sync.WaitGroup
+	for name := range 4 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			file, err := os.Create(os.Args[1] + "/" + string(rune('a'+name)))
+			if err != nil { panic(err) }
+			for range 8 {
+				if _, err := file.Write([]byte("words")); err != nil { panic(err) }
+				if err := file.Sync(); err != nil { panic(err) }
+			}
+		}()
+	}
+	all.Wait()
+}
+"#;
+
+#[test]
+fn static_go_programs_are_reached() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let (source, program) = (fixture.path("sync.go"), fixture.path("sync-go"));
+    fs::write(&source, GO).unwrap();
+    let built = std::process::Command::new("go")
+        .args(["build", "-o"])
+        .args([&program, &source])
+        .env("CGO_ENABLED", "0")
+        .env("GOFLAGS", "-mod=mod")
+        .env("GOCACHE", fixture.path("cache"))
+        .current_dir(fixture.path("."))
+        .output();
+    let obstacle = match built {
+        Ok(built) if built.status.success() => None,
+        other => Some(format!("no Go: {other:?}")),
+    };
+    if !mobifs_skip::can(obstacle) {
+        return;
+    }
+    let program = program.to_str().unwrap();
+    for (place, is_skipped) in [(fixture.steered(), true), (fixture.other(), false)] {
+        let before = flushes(&place);
+        let done = fixture.run(&["--", program, place.to_str().unwrap()]);
+        assert!(done.status.success(), "{done:?}");
+        let count = flushes(&place) - before;
+        assert_eq!(
+            count <= 2,
+            is_skipped,
+            "{count} flushes at {}",
+            place.display()
+        );
+    }
+}

@@ -1,0 +1,10 @@
+//! `mobifs run` on filesystems that are steered, and on others. Needs root and loop devices;
+//! elsewhere each test says that it is skipped. No daemon steers: the tests promise what one would.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod calls;
+mod fixture;
+mod life;
+mod program;
+mod refusals;
+mod rights;

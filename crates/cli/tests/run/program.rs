@@ -1,0 +1,397 @@
+//! The program that tests run: this one, with steps to do.
+//!
+//! A step is a word with a path, which it does [`TIMES`] times to a file there; it tells the error, and
+//! whether the filesystem has flushed its device each time. libtest runs it in a thread of its own.
+#![allow(unsafe_code, reason = "these are the calls that are tested")]
+
+use std::ffi::CString;
+use std::fs::{File, OpenOptions, read_to_string};
+use std::io::{Error, Write as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::process::Command;
+use std::ptr::{null, null_mut};
+
+const STEPS: &str = "MOBIFS_RUN_STEPS";
+const MARK: &str = "OUTCOME ";
+/// How often a step is done.
+const TIMES: u32 = 8;
+/// Flushes that come of themselves.
+const STRAY_MAX: u64 = 2;
+
+/// Makes a command run this program with these steps.
+pub(crate) fn add_to(command: &mut Command, steps: &str) {
+    command
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "program::does_steps", "--nocapture"])
+        .env(STEPS, steps);
+}
+
+/// What the program has said, in one line.
+pub(crate) fn outcomes(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let outcomes = text.lines().filter_map(|line| line.split(MARK).nth(1));
+    outcomes.collect::<Vec<_>>().join(", ")
+}
+
+#[test]
+fn does_steps() {
+    let Ok(steps) = std::env::var(STEPS) else {
+        return mobifs_skip::no_test();
+    };
+    for step in steps.split(';') {
+        let (name, place) = step.split_once(' ').unwrap_or((step, "/"));
+        let path = Path::new(place).join("file");
+        let before = flushes(Path::new(place));
+        let mut result = Ok(());
+        // Syncing a whole machine takes long.
+        let (times, strays_max) = if name == "sync" {
+            (1, 0)
+        } else {
+            (TIMES, STRAY_MAX)
+        };
+        for round in 0..times {
+            result = do_step(name, &path, round);
+        }
+        let delta = flushes(Path::new(place)).saturating_sub(before);
+        let how = match result {
+            Ok(()) if name.starts_with("cost-") => cost(name, &path),
+            Err(error) => format!("errno {}", error.raw_os_error().unwrap_or(-1)),
+            Ok(()) if delta >= u64::from(times) => "flushed".to_owned(),
+            Ok(()) if delta <= strays_max => "skipped".to_owned(),
+            Ok(()) => format!("{delta} flushes"),
+        };
+        println!("{MARK}{name} {how}");
+    }
+}
+
+/// How often the device of the filesystem at a place was told to keep what it has.
+pub(crate) fn flushes(place: &Path) -> u64 {
+    let Ok(about) = std::fs::metadata(place) else {
+        return 0;
+    };
+    let (major, minor) = (libc::major(about.dev()), libc::minor(about.dev()));
+    let stat = read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).unwrap_or_default();
+    let field = stat.split_whitespace().nth(15);
+    field.and_then(|count| count.parse().ok()).unwrap_or(0)
+}
+
+fn check(answer: i64) -> Result<(), Error> {
+    if answer < 0 {
+        Err(Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+fn do_step(name: &str, path: &Path, round: u32) -> Result<(), Error> {
+    match name {
+        "fsync" | "raw-fsync" | "fdatasync" | "raw-fdatasync" | "syncfs" | "raw-syncfs"
+        | "range" | "raw-range" | "sync" | "child-fsync" => {
+            let file = written(path, round)?;
+            by_descriptor(name, file.as_raw_fd())
+        }
+        "directory" => {
+            written(path, round)?;
+            std::fs::rename(path, path.with_extension(round.to_string()))?;
+            File::open(path.parent().unwrap())?.sync_all()
+        }
+        "bad" => by_descriptor("fsync", 9_999),
+        "raw-bad" => by_descriptor("raw-fsync", 9_999),
+        "bad-range" => {
+            let file = written(path, round)?;
+            // SAFETY: the call touches no memory.
+            check(unsafe { libc::sync_file_range(file.as_raw_fd(), -1, 1, 2) }.into())
+        }
+        "path-only" | "raw-path-only" => {
+            written(path, round)?;
+            let file = OpenOptions::new()
+                .read(true)
+                .custom_flags(libc::O_PATH)
+                .open(path)?;
+            let name = name.replace("path-only", "fsync");
+            by_descriptor(&name, file.as_raw_fd())
+        }
+        #[cfg(target_arch = "x86_64")]
+        "compat" => {
+            let file = written(path, round)?;
+            compat_fsync(file.as_raw_fd())
+        }
+        "broken" | "raw-broken" if round > 0 => Ok(()),
+        "broken" | "raw-broken" => {
+            let file = written(path, round)?;
+            for place in 1..13 {
+                file.write_all_at(&vec![1; 1 << 20], place << 20)?;
+            }
+            let beside = path.parent().unwrap().parent().unwrap();
+            File::create(beside.join("written"))?;
+            while !beside.join("committed").exists() {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            let name = name.replace("broken", "fsync");
+            let first = by_descriptor(&name, file.as_raw_fd());
+            let second = by_descriptor(&name, file.as_raw_fd());
+            println!("{MARK}{first:?} {second:?}");
+            Ok(())
+        }
+        "pipe" | "raw-pipe" => {
+            let (read, _write) = std::io::pipe()?;
+            by_descriptor(&name.replace("pipe", "fsync"), read.as_raw_fd())
+        }
+        "o-sync" | "o-dsync" | "raw-o-sync" | "raw-new-o-sync" => {
+            open_synchronous(name, path, round)
+        }
+        "rwf" | "raw-rwf" => write_durably(name, path, round),
+        "msync" | "raw-msync" | "msync-hole" => sync_memory(name, path, round),
+        "aio" | "aio-write" => submit(name, path, round),
+        // Timed below.
+        name if name.starts_with("cost-") => written(path, round).map(drop),
+        "rings" => {
+            let mut parameters = [0_u8; 120];
+            let call = libc::SYS_io_uring_setup;
+            // SAFETY: the kernel's structure is as long.
+            check(unsafe { libc::syscall(call, 1, parameters.as_mut_ptr()) } as i64)
+        }
+        other => panic!("no such step: {other}"),
+    }
+}
+
+/// How long a call takes, the least of many rounds: other work on the machine only adds.
+fn cost(name: &str, path: &Path) -> String {
+    const CALLS: u32 = 500;
+    let file = written(path, 0).unwrap();
+    let call = name.trim_start_matches("cost-");
+    let rounds = (0..200).map(|_| {
+        let start = std::time::Instant::now();
+        for _ in 0..CALLS {
+            match call {
+                "getppid" => {
+                    // SAFETY: a call without arguments.
+                    let answer = unsafe { libc::syscall(libc::SYS_getppid) };
+                    check(answer as i64)
+                }
+                "openat" => File::open(path).map(drop),
+                call => by_descriptor(call, file.as_raw_fd()),
+            }
+            .unwrap();
+        }
+        start.elapsed().as_nanos() / u128::from(CALLS)
+    });
+    format!("{} ns", rounds.min().unwrap())
+}
+
+fn written(path: &Path, round: u32) -> Result<File, Error> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)?;
+    file.write_all_at(&round.to_ne_bytes(), u64::from(round) * 4096)?;
+    Ok(file)
+}
+
+fn by_descriptor(name: &str, number: RawFd) -> Result<(), Error> {
+    // SAFETY: the calls touch no memory but a status; the child makes system calls only.
+    check(unsafe {
+        match name {
+            "fsync" => libc::fsync(number).into(),
+            "raw-fsync" => libc::syscall(libc::SYS_fsync, number) as i64,
+            "fdatasync" => libc::fdatasync(number).into(),
+            "raw-fdatasync" => libc::syscall(libc::SYS_fdatasync, number) as i64,
+            "syncfs" => libc::syncfs(number).into(),
+            "raw-syncfs" => libc::syscall(libc::SYS_syncfs, number) as i64,
+            "range" => libc::sync_file_range(number, 0, 0, 7).into(),
+            "raw-range" => libc::syscall(libc::SYS_sync_file_range, number, 0_i64, 0_i64, 7) as i64,
+            "sync" => {
+                libc::sync();
+                0
+            }
+            _ => match libc::fork() {
+                0 => libc::_exit(i32::from(libc::syscall(libc::SYS_fsync, number) != 0)),
+                child => {
+                    let mut status = -1;
+                    libc::waitpid(child, &raw mut status, 0);
+                    if status == 0 { 0 } else { -1 }
+                }
+            },
+        }
+    })
+}
+
+/// `fsync` as programs of 32 bits call it, in a child: without support in the kernel, it is killed.
+#[cfg(target_arch = "x86_64")]
+fn compat_fsync(number: RawFd) -> Result<(), Error> {
+    // SAFETY: the child makes system calls only; the register that the compiler keeps for itself is as
+    // it was afterwards.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            let mut answer: i64 = 118;
+            std::arch::asm!(
+                "xchg {number}, rbx",
+                "int 0x80",
+                "xchg {number}, rbx",
+                number = inout(reg) i64::from(number) => _,
+                inout("rax") answer,
+            );
+            libc::_exit(-(answer as i32));
+        }
+        let mut status = -1;
+        libc::waitpid(child, &raw mut status, 0);
+        match status {
+            0 => Ok(()),
+            status if libc::WIFEXITED(status) => {
+                Err(Error::from_raw_os_error(libc::WEXITSTATUS(status)))
+            }
+            _ => Err(Error::from_raw_os_error(libc::ENOSYS)),
+        }
+    }
+}
+
+fn open_synchronous(name: &str, path: &Path, round: u32) -> Result<(), Error> {
+    let flag = if name == "o-dsync" {
+        libc::O_DSYNC
+    } else {
+        libc::O_SYNC
+    };
+    let mut file = if name.starts_with("raw") {
+        let path = if name == "raw-new-o-sync" {
+            path.with_extension(format!("new{round}"))
+        } else {
+            path.to_owned()
+        };
+        let path = CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+        let flags = flag | libc::O_CREAT | libc::O_WRONLY | libc::O_CLOEXEC;
+        // SAFETY: the path ends with a NUL.
+        let number = unsafe {
+            libc::syscall(
+                libc::SYS_openat,
+                libc::AT_FDCWD,
+                path.as_ptr(),
+                flags,
+                0o666,
+            )
+        };
+        check(number as i64)?;
+        // SAFETY: the kernel has just made the descriptor.
+        File::from(unsafe { OwnedFd::from_raw_fd(number as RawFd) })
+    } else {
+        let options = &mut OpenOptions::new();
+        options
+            .write(true)
+            .create(true)
+            .custom_flags(flag)
+            .open(path)?
+    };
+    let mode = file.metadata()?.mode() & 0o7777;
+    let mask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(mask);
+    assert_eq!(mode, 0o666 & !mask.bits(), "made as the program asked");
+    // SAFETY: the call touches no memory.
+    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFD) };
+    assert_eq!(flags, libc::FD_CLOEXEC);
+    file.write_all(&round.to_ne_bytes())
+}
+
+fn write_durably(name: &str, path: &Path, round: u32) -> Result<(), Error> {
+    let file = written(path, round)?;
+    let bytes = round.to_ne_bytes();
+    let piece = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let (number, piece, flags) = (file.as_raw_fd(), &raw const piece, libc::RWF_DSYNC);
+    // SAFETY: one piece of memory that lives.
+    let count = unsafe {
+        if name == "rwf" {
+            libc::pwritev2(number, piece, 1, 123, flags) as i64
+        } else {
+            libc::syscall(libc::SYS_pwritev2, number, piece, 1, 123, 0, flags) as i64
+        }
+    };
+    check(count)?;
+    let mut read = [0; 4];
+    file.read_exact_at(&mut read, 123)?;
+    assert_eq!((count, read), (4, bytes));
+    Ok(())
+}
+
+fn sync_memory(name: &str, path: &Path, round: u32) -> Result<(), Error> {
+    const BYTES: usize = 1 << 16;
+    let file = written(path, round)?;
+    file.set_len(BYTES as u64)?;
+    let (both, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a mapping of a file that is as long, taken away at the end.
+    unsafe {
+        let start = libc::mmap(null_mut(), BYTES, both, shared, file.as_raw_fd(), 0);
+        start.cast::<u32>().write_volatile(round + 1);
+        if name == "msync-hole" {
+            libc::munmap(start.cast::<u8>().add(4096).cast(), 4096);
+        }
+        let answer = if name == "raw-msync" {
+            libc::syscall(libc::SYS_msync, start, BYTES, libc::MS_SYNC) as i64
+        } else {
+            libc::msync(start, BYTES, libc::MS_SYNC).into()
+        };
+        let result = check(answer);
+        libc::munmap(start, BYTES);
+        result
+    }
+}
+
+/// `struct iocb`, as far as it is used.
+#[repr(C)]
+#[derive(Default)]
+struct Request {
+    data: u64,
+    key: u32,
+    write_flags: i32,
+    operation: u16,
+    priority: i16,
+    descriptor: u32,
+    buffer: u64,
+    bytes: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    event_descriptor: u32,
+}
+
+fn submit(name: &str, path: &Path, round: u32) -> Result<(), Error> {
+    let file = written(path, round)?;
+    let bytes = round.to_ne_bytes();
+    let mut request = Request {
+        data: 77,
+        descriptor: file.as_raw_fd() as u32,
+        ..Request::default()
+    };
+    if name == "aio" {
+        request.operation = 2;
+    } else {
+        request.operation = 1;
+        request.write_flags = libc::RWF_DSYNC;
+        request.buffer = bytes.as_ptr() as u64;
+        request.bytes = 4;
+    }
+    let mut context = 0_u64;
+    let mut event = [0_i64; 4];
+    let mut requests = [&raw mut request];
+    // SAFETY: the kernel's structures, which live until the event has come.
+    unsafe {
+        check(libc::syscall(libc::SYS_io_setup, 4, &raw mut context) as i64)?;
+        let submitted = libc::syscall(libc::SYS_io_submit, context, 1, requests.as_mut_ptr());
+        check(submitted as i64)?;
+        let none = null::<libc::timespec>();
+        let events = event.as_mut_ptr();
+        libc::syscall(libc::SYS_io_getevents, context, 1, 1, events, none);
+        libc::syscall(libc::SYS_io_destroy, context);
+    }
+    assert_eq!(event[0], 77);
+    assert_eq!(event[2], if name == "aio" { 0 } else { 4 }, "{event:?}");
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! What is refused, with one sentence.
+#![allow(unsafe_code, reason = "a process takes calls away from itself")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Output};
+
+use crate::fixture::{By, Fixture, PROGRAM, library, message, needs_root};
+
+#[track_caller]
+fn fails(output: &Output, code: i32, needles: &[&str]) {
+    let said = message(output);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert_eq!(said.lines().count(), 1, "one clear sentence, not: {said}");
+    for needle in needles {
+        assert!(said.contains(needle), "{said:?} does not say {needle:?}");
+    }
+}
+
+#[test]
+fn without_a_steered_filesystem_nothing_is_run() {
+    needs_root!();
+    let mut fixture = Fixture::new();
+    fixture.registration().withdraw().unwrap();
+    fails(&fixture.run(&["true"]), 5, &["mobifs steer", "--unsafe"]);
+    fixture.unregister();
+    fails(&fixture.run(&["true"]), 5, &["mobifs steer", "--unsafe"]);
+    assert!(
+        fixture
+            .run(&["--class", "durable", "true"])
+            .status
+            .success()
+    );
+}
+
+#[test]
+fn a_run_within_a_run_is_refused() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let nested = fixture.run(&["--", PROGRAM, "run", "--", "true"]);
+    fails(&nested, 1, &["only one", "--mechanism preload"]);
+    if library().is_file() {
+        let words = ["--", PROGRAM, "run", By::Preload.word(), "--", "true"];
+        let nested = fixture.run(&words);
+        assert!(nested.status.success(), "{nested:?}");
+    }
+}
+
+#[test]
+fn commands_that_cannot_be_started_end_as_in_a_shell() {
+    needs_root!();
+    let fixture = Fixture::new();
+    fails(
+        &fixture.run(&["--", "/no/such/program"]),
+        127,
+        &["/no/such/program"],
+    );
+    let script = fixture.path("script");
+    fs::write(&script, "#!/bin/sh\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o644)).unwrap();
+    fails(
+        &fixture.run(&["--", script.to_str().unwrap()]),
+        126,
+        &["script"],
+    );
+    assert_eq!(fixture.run(&[]).status.code(), Some(2));
+}
+
+/// Makes seccomp(2) fail as on a kernel without it.
+fn without_seccomp(command: &mut Command) {
+    let step = |code: u32, k: u32, jt: u8| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf: 0,
+        k,
+    };
+    let program = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        step(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            libc::SYS_seccomp as u32,
+            1,
+        ),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
+        step(
+            libc::BPF_RET | libc::BPF_K,
+            libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32,
+            0,
+        ),
+    ];
+    let install = move || {
+        let filter = libc::sock_fprog {
+            len: program.len() as u16,
+            filter: program.as_ptr().cast_mut(),
+        };
+        // SAFETY: the kernel reads as many instructions as it is told.
+        let code = unsafe { libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const filter) };
+        if code == 0 {
+            Ok(())
+        } else {
+            Err(std::io::Error::last_os_error())
+        }
+    };
+    // SAFETY: one system call.
+    unsafe { command.pre_exec(install) };
+}
+
+#[test]
+fn a_kernel_without_seccomp_is_told_of() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let mut command = fixture.command(&["--", "true"]);
+    without_seccomp(&mut command);
+    let refused = command.output().unwrap();
+    fails(
+        &refused,
+        1,
+        &["seccomp user notification", "--mechanism preload"],
+    );
+    if library().is_file() {
+        let mut command = fixture.command(&[By::Preload.word(), "--", "true"]);
+        without_seccomp(&mut command);
+        assert!(command.output().unwrap().status.success());
+    }
+}
+
+#[test]
+fn a_missing_library_is_told_of() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let mut command = fixture.command(&[By::Preload.word(), "--", "true"]);
+    command.env("MOBIFS_RUN_PRELOAD", "/no/such/library.so");
+    fails(
+        &command.output().unwrap(),
+        1,
+        &["libmobifs_run.so", "--mechanism seccomp"],
+    );
+    let mut command = fixture.command(&["-v", "--", "true"]);
+    command.env("MOBIFS_RUN_PRELOAD", "/no/such/library.so");
+    let output = command.output().unwrap();
+    assert!(output.status.success());
+    assert!(
+        message(&output).contains("the supervisor decides on all calls"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn units_are_rewritten_as_systemd_knows_them() {
+    let base = tempfile::tempdir().unwrap();
+    let systemctl = base.path().join("systemctl");
+    let script = "#!/bin/sh\n[ \"$4\" = db.service ] || { echo 'No files found.' >&2; exit 1; }\n\
+                  printf '[Service]\\nExecStart=-/usr/bin/db --all\\n'\n";
+    fs::write(&systemctl, script).unwrap();
+    fs::set_permissions(&systemctl, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", base.path().display());
+    let ask = |unit: &str| {
+        let words = ["run", "--io-uring=allow", "--systemd", unit];
+        Command::new(PROGRAM)
+            .args(words)
+            .env("PATH", &path)
+            .output()
+            .unwrap()
+    };
+    let printed = ask("db");
+    let text = String::from_utf8(printed.stdout).unwrap();
+    let program = fs::canonicalize(PROGRAM).unwrap();
+    let expected = format!(
+        "ExecStart=\nExecStart=-{} run --app=db --io-uring=allow -- /usr/bin/db --all\n",
+        program.display()
+    );
+    assert!(text.ends_with(&expected), "{text}");
+    assert!(
+        text.starts_with("# /etc/systemd/system/db.service.d/"),
+        "{text}"
+    );
+    fails(&ask("other"), 1, &["other.service", "No files found."]);
+}

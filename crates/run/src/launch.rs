@@ -1,0 +1,416 @@
+//! Becoming the command, with a supervisor beside it.
+#![allow(unsafe_code)]
+
+use std::convert::Infallible;
+use std::ffi::{CString, OsStr, OsString};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+
+use mobifs_steered::{Decisions, Directory};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use rustix::process::{Pid, WaitOptions, setsid, waitpid};
+
+use crate::calls::ARCHITECTURES;
+use crate::filter::FilterOptions;
+use crate::group::Group;
+use crate::listener::{Listener, give_up_new_privileges, install, is_available};
+use crate::{preload, supervisor};
+
+/// Tells the library that every filesystem counts as steered.
+const UNSAFE_ENVIRONMENT: &str = "MOBIFS_RUN_UNSAFE";
+/// The name of the app, for the command and who looks at it.
+const APP_ENVIRONMENT: &str = "MOBIFS_APP";
+
+/// Whether calls for durability are heeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// They return at once on steered filesystems.
+    Relaxed,
+    /// They keep their meaning.
+    Durable,
+}
+
+/// What decides on calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mechanism {
+    /// The library where it is installed and the program loads it, the supervisor for the rest.
+    Both,
+    /// The library alone.
+    Preload,
+    /// The supervisor alone.
+    Seccomp,
+}
+
+/// A command and how it is to be run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// The name by which the daemon accounts.
+    pub app: String,
+    /// Whether calls for durability are heeded.
+    pub class: Class,
+    /// Every filesystem counts as steered.
+    pub is_unsafe: bool,
+    /// What decides on calls.
+    pub mechanism: Mechanism,
+    /// io_uring can be used; what it makes durable, it makes durable.
+    pub allows_rings: bool,
+}
+
+/// Why a command was not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// No daemon steers a filesystem.
+    #[error(
+        "no filesystem is steered here, so nothing would keep the order of what the command writes: \
+         start `mobifs steer MOUNTPOINT` first, or use --unsafe to go without"
+    )]
+    NothingSteered,
+    /// There is a listener already.
+    #[error(
+        "this process already runs under a supervisor of system calls (another `mobifs run`, or a \
+         container's), and the kernel allows only one: run the command without `mobifs run`, or \
+         with `--mechanism preload`"
+    )]
+    Nested,
+    /// The kernel has no user notification.
+    #[error(
+        "this kernel cannot pass system calls to a supervisor (seccomp user notification, Linux \
+         5.0): use `--mechanism preload`, which reaches dynamically linked programs only"
+    )]
+    NoSeccomp,
+    /// The library is not there.
+    #[error(
+        "the library libmobifs_run.so is not installed beside this program (../lib/mobifs): install \
+         it, or use `--mechanism seccomp`"
+    )]
+    NoLibrary,
+    /// A system call failed.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was to be done.
+        what: &'static str,
+        /// Why it was not.
+        source: io::Error,
+    },
+    /// The command cannot be started.
+    #[error("cannot start {command}: {source}")]
+    Command {
+        /// The program.
+        command: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl RunError {
+    /// What shells exit with in this case: 127 for a command that is not there, 126 for one that
+    /// cannot be run.
+    pub fn exit_code(&self) -> Option<u8> {
+        match self {
+            Self::Command { source, .. } if source.kind() == io::ErrorKind::NotFound => Some(127),
+            Self::Command { .. } => Some(126),
+            _ => None,
+        }
+    }
+
+    fn of(what: &'static str) -> impl FnOnce(Errno) -> Self {
+        move |error| Self::System {
+            what,
+            source: error.into(),
+        }
+    }
+}
+
+impl Run {
+    /// Replaces this process by the command. It must have only one thread.
+    ///
+    /// `report` is told how, in sentences.
+    ///
+    /// # Errors
+    /// The command was not started.
+    pub fn exec(&self, report: &dyn Fn(&str)) -> Result<Infallible, RunError> {
+        let mut environment = vec![(APP_ENVIRONMENT, OsString::from(&self.app))];
+        if self.class == Class::Durable {
+            report("calls for durability keep their meaning");
+            let _group = Group::enter(&self.app);
+            return self.become_command(&environment);
+        }
+        let directory = Directory::from_environment();
+        let steered = directory.list();
+        let in_force = steered.iter().filter(|steered| steered.is_in_force());
+        if !self.is_unsafe && in_force.count() == 0 {
+            return Err(RunError::NothingSteered);
+        }
+        let library = self.library(report)?;
+        if let Some(library) = &library {
+            let before = std::env::var_os("LD_PRELOAD");
+            let list = preload::with_library(library, before.as_deref());
+            environment.push(("LD_PRELOAD", list));
+        }
+        environment.push((
+            UNSAFE_ENVIRONMENT,
+            if self.is_unsafe { "1" } else { "" }.into(),
+        ));
+        if self.mechanism == Mechanism::Preload {
+            let _group = Group::enter(&self.app);
+        } else {
+            self.install_supervisor(directory, report)?;
+        }
+        self.become_command(&environment)
+    }
+
+    fn library(&self, report: &dyn Fn(&str)) -> Result<Option<std::path::PathBuf>, RunError> {
+        if self.mechanism == Mechanism::Seccomp {
+            return Ok(None);
+        }
+        let library = preload::library();
+        match &library {
+            Some(library) => report(&format!(
+                "dynamically linked programs load {}",
+                library.display()
+            )),
+            None if self.mechanism == Mechanism::Preload => return Err(RunError::NoLibrary),
+            None => {
+                report("libmobifs_run.so is not installed: the supervisor decides on all calls")
+            }
+        }
+        Ok(library)
+    }
+
+    fn install_supervisor(
+        &self,
+        directory: Directory,
+        report: &dyn Fn(&str),
+    ) -> Result<(), RunError> {
+        if ARCHITECTURES.is_empty() || !is_available() {
+            return Err(RunError::NoSeccomp);
+        }
+        let decisions = if self.is_unsafe {
+            Decisions::for_all()
+        } else {
+            Decisions::by(directory)
+        };
+        let supervisor = spawn_supervisor(decisions).map_err(RunError::of("start a supervisor"))?;
+        let group = Group::enter(&self.app);
+        let options = FilterOptions {
+            refuses_rings: !self.allows_rings,
+            skips_everything: self.is_unsafe,
+        };
+        let installed = match install(options) {
+            Err(Errno::ACCESS) => {
+                report("no_new_privs is set: programs cannot get more rights (sudo, set-uid)");
+                give_up_new_privileges().map_err(RunError::of("set no_new_privs"))?;
+                install(options)
+            }
+            result => result,
+        };
+        let (listener, calls_are_kept) = installed.map_err(|error| match error {
+            Errno::BUSY => RunError::Nested,
+            Errno::INVAL | Errno::NOSYS => RunError::NoSeccomp,
+            error => RunError::of("install a seccomp filter")(error),
+        })?;
+        let path = group.map(Group::into_path).unwrap_or_default();
+        hand_over(&supervisor, &listener, calls_are_kept, &path)
+            .map_err(RunError::of("reach the supervisor"))
+    }
+
+    fn become_command(&self, environment: &[(&str, OsString)]) -> Result<Infallible, RunError> {
+        let failed = |source| RunError::Command {
+            command: self
+                .command
+                .first()
+                .map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+            source,
+        };
+        let words: Result<Vec<CString>, _> =
+            self.command.iter().map(|word| c_string(word)).collect();
+        let words = words.map_err(failed)?;
+        let others = std::env::vars_os().filter(|(name, _)| {
+            environment
+                .iter()
+                .all(|(set, _)| name.as_os_str() != OsStr::new(set))
+        });
+        let set = environment.iter().filter(|(_, value)| !value.is_empty());
+        let set = set.map(|(name, value)| (OsString::from(name), value.clone()));
+        let variables: Result<Vec<CString>, _> = others
+            .chain(set)
+            .map(|(mut name, value)| {
+                name.push("=");
+                name.push(value);
+                c_string(&name)
+            })
+            .collect();
+        let error = exec(&words, &variables.map_err(failed)?);
+        Err(failed(error))
+    }
+}
+
+fn c_string(word: &OsStr) -> io::Result<CString> {
+    Ok(CString::new(word.as_bytes())?)
+}
+
+/// Returns only if it fails.
+fn exec(words: &[CString], variables: &[CString]) -> io::Error {
+    let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
+        let pointers = list.iter().map(|word| word.as_ptr());
+        pointers.chain([std::ptr::null()]).collect()
+    };
+    let (words, variables) = (pointers(words), pointers(variables));
+    let Some(&program) = words.first().filter(|program| !program.is_null()) else {
+        return io::ErrorKind::InvalidInput.into();
+    };
+    // SAFETY: both lists end with a null pointer, and their strings live until the call returns. Rust
+    // ignores SIGPIPE before main begins; the default is what most programs expect.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        libc::execvpe(program, words.as_ptr(), variables.as_ptr());
+    }
+    io::Error::last_os_error()
+}
+
+/// Starts the supervisor as a process that is not a child of this one, and returns the socket by which
+/// it waits for the listener. It ends if it gets none.
+fn spawn_supervisor(decisions: Decisions) -> Result<OwnedFd, Errno> {
+    let (own, its) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // SAFETY: this process has one thread, so the child may do all that this one may.
+    match unsafe { libc::fork() } {
+        -1 => Err(last_error()),
+        0 => {
+            drop(own);
+            let _new_session = setsid();
+            // SAFETY: as above.
+            match unsafe { libc::fork() } {
+                0 => supervise(its, decisions),
+                -1 => exit(1),
+                _ => exit(0),
+            }
+        }
+        child => {
+            // Where the parent ignores the end of children, there is nothing to wait for.
+            let wait = || waitpid(Pid::from_raw(child), WaitOptions::empty());
+            while wait().is_err_and(|error| error == Errno::INTR) {}
+            Ok(own)
+        }
+    }
+}
+
+/// Ends without what a process does at its end: those things are the parent's.
+fn exit(code: libc::c_int) -> ! {
+    // SAFETY: the call ends the process.
+    unsafe { libc::_exit(code) }
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// The supervisor's whole life.
+fn supervise(socket: OwnedFd, decisions: Decisions) -> ! {
+    let socket = detach(socket);
+    let Ok((listener, calls_are_kept, path)) = receive(&socket) else {
+        exit(1);
+    };
+    drop(socket);
+    supervisor::serve(Listener::new(listener), decisions, calls_are_kept);
+    if !path.is_empty() {
+        Group::at(path.into()).remove();
+    }
+    exit(0)
+}
+
+/// Lets go of what the command's user may wait for or take away: files, directories, the terminal.
+fn detach(socket: OwnedFd) -> OwnedFd {
+    let kept = socket.as_raw_fd() as libc::c_uint;
+    let all = libc::c_uint::MAX;
+    // SAFETY: this process uses no other descriptors than the standard ones and the socket; none of
+    // the calls touches memory, and no handler is installed.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, 3, kept.saturating_sub(1).max(2), 0);
+        libc::syscall(libc::SYS_close_range, kept + 1, all, 0);
+        for signal in [
+            libc::SIGTERM,
+            libc::SIGINT,
+            libc::SIGHUP,
+            libc::SIGQUIT,
+            libc::SIGTSTP,
+            libc::SIGPIPE,
+            libc::SIGUSR1,
+            libc::SIGUSR2,
+        ] {
+            // A service that is being stopped still writes.
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        libc::prctl(libc::PR_SET_NAME, c"mobifs-run".as_ptr());
+    }
+    if let Ok(null) = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        for standard in 0..=2 {
+            // SAFETY: both are open, and nothing owns the standard streams.
+            unsafe { libc::dup2(null.as_raw_fd(), standard) };
+        }
+    }
+    let _root = std::env::set_current_dir("/");
+    // Only with CAP_SYS_RESOURCE.
+    let _lower = std::fs::write("/proc/self/oom_score_adj", "-999");
+    socket
+}
+
+const PATH_BYTES_MAX: usize = 4096;
+
+/// Gives the supervisor the listener, and waits until it has it.
+fn hand_over(
+    supervisor: &OwnedFd,
+    listener: &OwnedFd,
+    calls_are_kept: bool,
+    path: &OsStr,
+) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [listener.as_fd()];
+    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let flag = [u8::from(calls_are_kept)];
+    let path = path.as_bytes();
+    let path = if path.len() < PATH_BYTES_MAX {
+        path
+    } else {
+        b""
+    };
+    let message = [IoSlice::new(&flag), IoSlice::new(path)];
+    sendmsg(supervisor, &message, &mut ancillary, SendFlags::NOSIGNAL)?;
+    let mut answer = [0];
+    match rustix::io::read(supervisor, &mut answer)? {
+        0 => Err(Errno::CONNRESET),
+        _ => Ok(()),
+    }
+}
+
+/// The supervisor's side.
+fn receive(socket: &OwnedFd) -> Result<(OwnedFd, bool, OsString), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let (mut flag, mut path) = ([0], [0; PATH_BYTES_MAX]);
+    let mut message = [IoSliceMut::new(&mut flag), IoSliceMut::new(&mut path)];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = recvmsg(socket, &mut message, &mut ancillary, flags)?;
+    let listener = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    let listener = listener.ok_or(Errno::BADMSG)?;
+    rustix::io::write(socket, &[1])?;
+    let path = path.get(..received.bytes.saturating_sub(1)).unwrap_or(&[]);
+    Ok((listener, flag == [1], OsString::from_vec(path.to_vec())))
+}

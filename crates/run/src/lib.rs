@@ -1,0 +1,26 @@
+//! Runs unmodified programs whose calls for durability return at once on steered filesystems.
+//!
+//! Two mechanisms decide, call by call, by the filesystem of the descriptor: a library that is loaded
+//! into the program (crate `mobifs-run-preload`), and for what it does not reach, as static programs, a
+//! seccomp filter with a supervisor in another process. The process that runs the command *becomes*
+//! the command: its number, terminal, signals and exit status are the command's own. The supervisor is
+//! a process in the background, and ends with the last process under the filter.
+#![deny(unsafe_code)]
+
+mod calls;
+mod everything;
+mod filter;
+mod group;
+mod launch;
+mod listener;
+mod opens;
+mod preload;
+mod submissions;
+mod supervisor;
+mod target;
+mod twin;
+mod unit;
+mod writes;
+
+pub use launch::{Class, Mechanism, Run, RunError};
+pub use unit::{DropIn, UnitError};

@@ -1,0 +1,192 @@
+//! The process that answers.
+
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use mobifs_steered::{Decisions, MappedFiles};
+
+use crate::calls::{Kind, kind_of};
+use crate::everything::sync_others;
+use crate::listener::{Answer, Listener, Received};
+use crate::opens::open_relaxed;
+use crate::submissions::relax;
+use crate::target::{Found, Threads, mount_table_of};
+use crate::writes::write_relaxed;
+
+/// How many calls that may take long are answered at a time; more go on in the kernel.
+const JOBS_MAX: usize = 64;
+/// Waits after so many failures in a row.
+const FAILURES_MAX: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(10);
+/// What `sync_file_range` knows.
+const RANGE_FLAGS: u64 = 7;
+
+/// What all threads of the supervisor share.
+struct Shared {
+    listener: Listener,
+    decisions: Decisions,
+    /// A signal that does not kill leaves a call alone that has been received.
+    calls_are_kept: bool,
+    /// A process has restricted itself in ways that the supervisor cannot see.
+    is_restricted: AtomicBool,
+    jobs: AtomicUsize,
+}
+
+/// Answers calls until no process is left that could make one.
+pub(crate) fn serve(listener: Listener, decisions: Decisions, calls_are_kept: bool) {
+    let shared = Arc::new(Shared {
+        listener,
+        decisions,
+        calls_are_kept,
+        is_restricted: AtomicBool::new(false),
+        jobs: AtomicUsize::new(0),
+    });
+    let mut threads = Threads::default();
+    let mut failures = 0;
+    loop {
+        match shared.listener.next() {
+            Ok(Some(call)) => {
+                failures = 0;
+                // A mistake of this program must not hold up another one.
+                let deciding = AssertUnwindSafe(|| shared.decide(&call, &mut threads));
+                match catch_unwind(deciding).unwrap_or(Decision::Now(Answer::Continue)) {
+                    Decision::Now(answer) => shared.listener.answer(&call, answer),
+                    Decision::Later(kind) => answer_later(&shared, call, kind),
+                }
+            }
+            Ok(None) => return,
+            Err(_) if failures < FAILURES_MAX => {
+                failures += 1;
+                std::thread::sleep(PAUSE);
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+enum Decision {
+    Now(Answer),
+    /// It may take long.
+    Later(Kind),
+}
+
+impl Shared {
+    fn decide(&self, call: &Received, threads: &mut Threads) -> Decision {
+        let kind = kind_of(call.architecture, call.number);
+        let Some(kind) = kind.filter(|_| call.thread != 0) else {
+            return Decision::Now(Answer::Continue);
+        };
+        let acts = self.calls_are_kept && !self.is_restricted.load(Ordering::Acquire);
+        Decision::Now(match kind {
+            Kind::Descriptor => self.of_descriptor(call, threads),
+            Kind::Range => self.of_range(call, threads),
+            Kind::Memory => self.of_memory(call),
+            Kind::Submit => {
+                let _as_far_as_possible = relax(call, threads, &self.decisions);
+                Answer::Continue
+            }
+            Kind::Everything => return Decision::Later(kind),
+            Kind::Open | Kind::OpenAt | Kind::OpenHow | Kind::Write if acts => {
+                return Decision::Later(kind);
+            }
+            Kind::Open | Kind::OpenAt | Kind::OpenHow | Kind::Write | Kind::Rings => {
+                Answer::Continue
+            }
+            Kind::Restrict => {
+                self.is_restricted.store(true, Ordering::Release);
+                Answer::Continue
+            }
+        })
+    }
+
+    fn of_descriptor(&self, call: &Received, threads: &mut Threads) -> Answer {
+        let number = call.arguments[0] as RawFd;
+        let Some(found) = threads.descriptor(call.thread, number) else {
+            // The kernel says what is wrong with it.
+            return Answer::Continue;
+        };
+        let table = mount_table_of(call.thread);
+        match found {
+            Found::Same(file) => match self.decisions.answer(&file, table) {
+                None => {
+                    threads.discard(file);
+                    Answer::Continue
+                }
+                Some(Ok(())) => Answer::Value(0),
+                Some(Err(error)) => Answer::Error(error),
+            },
+            Found::Seen(file) if self.decisions.is_relaxed_by_path(&file, table) => {
+                Answer::Value(0)
+            }
+            Found::Seen(_) => Answer::Continue,
+        }
+    }
+
+    fn of_range(&self, call: &Received, threads: &mut Threads) -> Answer {
+        let [_, offset, bytes, flags, ..] = call.arguments;
+        let is_valid = flags & !RANGE_FLAGS == 0
+            && (offset as i64) >= 0
+            && (bytes as i64) >= 0
+            && (offset as i64).checked_add(bytes as i64).is_some();
+        if is_valid {
+            self.of_descriptor(call, threads)
+        } else {
+            Answer::Continue
+        }
+    }
+
+    fn of_memory(&self, call: &Received) -> Answer {
+        let [address, bytes, flags, ..] = call.arguments;
+        let relaxed = (|| {
+            let range = whole_pages(address, bytes).filter(|_| flags == libc::MS_SYNC as u64)?;
+            let maps = format!("/proc/{}/maps", call.thread);
+            let mapped = MappedFiles::at(maps.as_str()).ok()?;
+            Some(self.decisions.are_relaxed(&mapped, &range))
+        })();
+        if relaxed == Some(true) {
+            Answer::Value(0)
+        } else {
+            Answer::Continue
+        }
+    }
+
+    fn answer_slowly(&self, call: &Received, kind: Kind) -> Option<Answer> {
+        let is_waiting = || self.listener.is_waiting(call);
+        match kind {
+            Kind::Everything => {
+                sync_others(call.thread, &self.decisions).then_some(Answer::Value(0))
+            }
+            Kind::Write => write_relaxed(call, &self.decisions, &is_waiting),
+            kind => open_relaxed(call, kind, &self.decisions, &is_waiting),
+        }
+    }
+}
+
+/// The pages of a range, if it starts at a page.
+fn whole_pages(address: u64, bytes: u64) -> Option<Range<u64>> {
+    let page = rustix::param::page_size() as u64;
+    let end = address.checked_add(bytes)?.checked_next_multiple_of(page)?;
+    (address.is_multiple_of(page) && bytes > 0).then_some(address..end)
+}
+
+fn answer_later(shared: &Arc<Shared>, call: Received, kind: Kind) {
+    if shared.jobs.fetch_add(1, Ordering::AcqRel) < JOBS_MAX {
+        let job = Arc::clone(shared);
+        let started = std::thread::Builder::new().spawn(move || {
+            let answering = AssertUnwindSafe(|| job.answer_slowly(&call, kind));
+            let answer = catch_unwind(answering).ok().flatten();
+            job.listener
+                .answer(&call, answer.unwrap_or(Answer::Continue));
+            job.jobs.fetch_sub(1, Ordering::AcqRel);
+        });
+        if started.is_ok() {
+            return;
+        }
+    }
+    shared.jobs.fetch_sub(1, Ordering::AcqRel);
+    shared.listener.answer(&call, Answer::Continue);
+}

@@ -1,0 +1,232 @@
+//! Looking into the thread whose call waits.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, open, statx};
+use rustix::io::Errno;
+use rustix::process::{ForeignRawFd, Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+/// `PIDFD_THREAD` (Linux 6.9).
+const OF_THREAD: u32 = libc::O_EXCL as u32;
+/// How many threads are remembered.
+const KNOWN_MAX: usize = 256;
+/// Long enough for every path that the kernel takes, with its NUL.
+const PATH_BYTES_MAX: usize = 4096;
+/// Memory is read up to borders of this size, as what lies behind may not be there.
+const PAGE_BYTES: u64 = 4096;
+
+/// A descriptor of another process.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// The same open file description.
+    Same(OwnedFd),
+    /// The same file, where the kernel lets this process see no more (Yama, or a thread before
+    /// Linux 6.9).
+    Seen(OwnedFd),
+}
+
+impl AsFd for Found {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Same(file) | Self::Seen(file) => file.as_fd(),
+        }
+    }
+}
+
+/// How many descriptors wait to be closed.
+const DISCARDED_MAX: usize = 256;
+
+/// Threads that have made calls.
+#[derive(Debug, Default)]
+pub(crate) struct Threads {
+    /// To the thread that closes descriptors, when there is one.
+    discarded: Option<SyncSender<OwnedFd>>,
+    /// A thread that has got the number of one that has ended is not taken for it: the kernel knows.
+    known: HashMap<u32, OwnedFd>,
+}
+
+impl Threads {
+    /// The file of a thread's descriptor, if it is open for more than its path.
+    pub(crate) fn descriptor(&mut self, thread: u32, number: RawFd) -> Option<Found> {
+        if number < 0 {
+            return None;
+        }
+        match self.same(thread, number) {
+            Ok(file) => Some(Found::Same(file)),
+            Err(Errno::BADF) => None,
+            Err(_) => seen(thread, number).ok().map(Found::Seen),
+        }
+    }
+
+    /// Closes a descriptor of a file on any filesystem. Network filesystems and FUSE write back or ask
+    /// their server at each close, and the server may be a process that waits for an answer from here.
+    pub(crate) fn discard(&mut self, file: OwnedFd) {
+        let sender = self.discarded.get_or_insert_with(|| {
+            let (sender, receiver) = sync_channel(DISCARDED_MAX);
+            // Without the thread, descriptors are closed where they are.
+            let _closer = std::thread::Builder::new().spawn(move || receiver.iter().for_each(drop));
+            sender
+        });
+        let _closed_here = sender.try_send(file);
+    }
+
+    fn same(&mut self, thread: u32, number: RawFd) -> Result<OwnedFd, Errno> {
+        if let Some(known) = self.known.get(&thread) {
+            match descriptor_of(known, number) {
+                Err(Errno::SRCH) => {}
+                result => return result,
+            }
+        }
+        let new = handle(thread)?;
+        let file = descriptor_of(&new, number);
+        if self.known.len() >= KNOWN_MAX {
+            self.known.clear();
+        }
+        self.known.insert(thread, new);
+        file
+    }
+}
+
+fn descriptor_of(thread: &OwnedFd, number: RawFd) -> Result<OwnedFd, Errno> {
+    pidfd_getfd(thread, number as ForeignRawFd, PidfdGetfdFlags::empty())
+}
+
+fn handle(thread: u32) -> Result<OwnedFd, Errno> {
+    let thread = i32::try_from(thread).ok().and_then(Pid::from_raw);
+    let thread = thread.ok_or(Errno::SRCH)?;
+    match pidfd_open(thread, PidfdFlags::from_bits_retain(OF_THREAD)) {
+        // The first thread of a process has a handle on older kernels, too.
+        Err(Errno::INVAL) => pidfd_open(thread, PidfdFlags::empty()),
+        result => result,
+    }
+}
+
+fn seen(thread: u32, number: RawFd) -> Result<OwnedFd, Errno> {
+    let link = format!("/proc/{thread}/fd/{number}");
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let file = open(link.as_str(), flags, Mode::empty())?;
+    // The link's mode tells what the descriptor is open for.
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    let about = statx(rustix::fs::CWD, link.as_str(), flags, StatxFlags::MODE)?;
+    if about.stx_mode & 0o600 == 0 {
+        return Err(Errno::BADF);
+    }
+    Ok(file)
+}
+
+/// Where the mounts are listed that a thread sees.
+pub(crate) fn mount_table_of(thread: u32) -> String {
+    format!("/proc/{thread}/mountinfo")
+}
+
+/// Fills `into` with another process's memory.
+pub(crate) fn read_memory(thread: u32, address: u64, into: &mut [u8]) -> Result<(), Errno> {
+    let local = libc::iovec {
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
+    };
+    let remote = remote(address, into.len())?;
+    // SAFETY: the kernel writes no more than the slice holds; where it reads is checked by it.
+    let count = unsafe {
+        libc::process_vm_readv(
+            thread as libc::pid_t,
+            &raw const local,
+            1,
+            &raw const remote,
+            1,
+            0,
+        )
+    };
+    all(count, into.len())
+}
+
+/// Writes to another process's memory.
+pub(crate) fn write_memory(thread: u32, address: u64, from: &[u8]) -> Result<(), Errno> {
+    let local = libc::iovec {
+        iov_base: from.as_ptr().cast_mut().cast(),
+        iov_len: from.len(),
+    };
+    let remote = remote(address, from.len())?;
+    // SAFETY: the kernel reads no more than the slice holds; where it writes is checked by it, and is
+    // not this process's memory.
+    let count = unsafe {
+        libc::process_vm_writev(
+            thread as libc::pid_t,
+            &raw const local,
+            1,
+            &raw const remote,
+            1,
+            0,
+        )
+    };
+    all(count, from.len())
+}
+
+fn remote(address: u64, bytes: usize) -> Result<libc::iovec, Errno> {
+    let address = usize::try_from(address).map_err(|_| Errno::FAULT)?;
+    Ok(libc::iovec {
+        iov_base: std::ptr::without_provenance_mut(address),
+        iov_len: bytes,
+    })
+}
+
+fn all(count: isize, wanted: usize) -> Result<(), Errno> {
+    if usize::try_from(count) == Ok(wanted) {
+        Ok(())
+    } else {
+        Err(Errno::FAULT)
+    }
+}
+
+/// The path at an address of another process, without its NUL.
+pub(crate) fn read_path(thread: u32, address: u64) -> Result<Vec<u8>, Errno> {
+    let mut path = Vec::new();
+    while path.len() < PATH_BYTES_MAX {
+        let at = address.checked_add(path.len() as u64).ok_or(Errno::FAULT)?;
+        let count = (PAGE_BYTES - at % PAGE_BYTES) as usize;
+        let start = path.len();
+        path.resize(start + count, 0);
+        let new = path.get_mut(start..).ok_or(Errno::FAULT)?;
+        read_memory(thread, at, new)?;
+        if let Some(end) = path.iter().position(|&byte| byte == 0) {
+            path.truncate(end);
+            return Ok(path);
+        }
+    }
+    Err(Errno::NAMETOOLONG)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd as _;
+
+    use super::*;
+
+    fn own() -> u32 {
+        rustix::thread::gettid().as_raw_nonzero().get() as u32
+    }
+
+    #[test]
+    fn descriptors_of_other_threads_are_found_as_what_they_are() {
+        let file = tempfile::tempfile().unwrap();
+        let path = open("/", OFlags::PATH, Mode::empty()).unwrap();
+        let mut threads = Threads::default();
+        let found = threads.descriptor(own(), file.as_raw_fd());
+        assert!(matches!(found, Some(Found::Same(_))), "{found:?}");
+        assert!(threads.descriptor(own(), 9_999).is_none());
+        assert!(threads.descriptor(own(), -1).is_none());
+        assert!(seen(own(), file.as_raw_fd()).is_ok());
+        assert_eq!(seen(own(), path.as_raw_fd()).unwrap_err(), Errno::BADF);
+    }
+
+    #[test]
+    fn a_path_is_read_to_its_end_and_no_further() {
+        let path = std::ffi::CString::new("/a/path".repeat(500)).unwrap();
+        let read = read_path(own(), path.as_ptr() as u64).unwrap();
+        assert_eq!(read, path.as_bytes());
+        assert_eq!(read_path(own(), 8), Err(Errno::FAULT));
+    }
+}
