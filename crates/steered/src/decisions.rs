@@ -1,0 +1,194 @@
+//! Decisions call by call, as fast as they can be.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use rustix::path::Arg;
+
+use crate::directory::Directory;
+use crate::mappings::MappedFiles;
+use crate::ofd_lock::last_error;
+use crate::record::Record;
+use crate::superblock::{Device, Look};
+
+/// How many mounts are remembered.
+const SLOTS: usize = 64;
+/// How many records stay mapped; one that is published again is another one.
+const RECORDS_MAX: u32 = 1024;
+/// A slot that is being written.
+const BUSY: u64 = u64::MAX;
+
+/// The range that [`pending_error`] asks for: of a file, where none has content. With these
+/// arguments `sync_file_range` writes nothing and waits for nothing.
+pub const PROBE_OFFSET: i64 = 0x7ff_ffff_f000;
+/// The length of the range that is asked for.
+pub const PROBE_BYTES: i64 = 1;
+/// The flags with which is asked: `SYNC_FILE_RANGE_WAIT_BEFORE`.
+pub const PROBE_FLAGS: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE;
+
+/// Which calls may return at once.
+#[derive(Debug)]
+pub struct Decisions {
+    directory: Directory,
+    /// Every filesystem counts as steered.
+    is_unsafe: bool,
+    slots: [Slot; SLOTS],
+    records: AtomicU32,
+}
+
+/// A mount on a steered filesystem.
+#[derive(Debug)]
+struct Slot {
+    /// 0: free.
+    mount_id: AtomicU64,
+    record: AtomicPtr<Record>,
+}
+
+impl Decisions {
+    /// By the registrations in a directory.
+    pub const fn by(directory: Directory) -> Self {
+        Self {
+            directory,
+            is_unsafe: false,
+            slots: [const {
+                Slot {
+                    mount_id: AtomicU64::new(0),
+                    record: AtomicPtr::new(null_mut()),
+                }
+            }; SLOTS],
+            records: AtomicU32::new(0),
+        }
+    }
+
+    /// For every filesystem, steered or not.
+    pub const fn for_all() -> Self {
+        let mut decisions = Self::by(Directory::standard());
+        decisions.is_unsafe = true;
+        decisions
+    }
+
+    /// Whether every filesystem counts as steered.
+    pub fn is_unsafe(&self) -> bool {
+        self.is_unsafe
+    }
+
+    /// What `fsync` and its like answer at once for this descriptor; `None`: the call has to be made.
+    ///
+    /// `mount_table` is the mountinfo of a process that sees the mount.
+    pub fn answer(&self, file: impl AsFd, mount_table: impl Arg) -> Option<Result<(), Errno>> {
+        let look = Look::at(&file).ok()?;
+        if !look.is_file_or_directory() || !self.is_steered(&look, &file, mount_table) {
+            return None;
+        }
+        match pending_error(file) {
+            // A descriptor for which the kernel makes no such call, as with O_PATH.
+            Err(Errno::BADF | Errno::SPIPE | Errno::INVAL | Errno::NOSYS) => None,
+            answer => Some(answer),
+        }
+    }
+
+    /// Whether what is written to this descriptor need not be durable at once.
+    pub fn is_relaxed(&self, file: impl AsFd, mount_table: impl Arg) -> bool {
+        Look::at(&file)
+            .is_ok_and(|look| look.is_file() && self.is_steered(&look, &file, mount_table))
+    }
+
+    /// Whether `msync` may return at once: whether all files that are mapped in the range are on
+    /// steered filesystems.
+    pub fn are_relaxed(&self, mapped: &MappedFiles, range: &Range<u64>) -> bool {
+        // Mappings have no mount, and a device may be of another filesystem by now: nothing is
+        // remembered but for this call.
+        let mut last = None;
+        mapped.are_all(range, |device| {
+            if last != Some(device) && !self.is_in_force(device) {
+                return false;
+            }
+            last = Some(device);
+            true
+        })
+    }
+
+    /// Whether a filesystem is steered now.
+    pub fn is_in_force(&self, device: Device) -> bool {
+        self.is_unsafe
+            || self
+                .directory
+                .find(device)
+                .is_some_and(|steered| steered.is_in_force())
+    }
+
+    fn is_steered(&self, look: &Look, file: impl AsFd, mount_table: impl Arg) -> bool {
+        if self.is_unsafe {
+            return true;
+        }
+        let mount = look.unique_mount();
+        let slot = mount.and_then(|mount| self.slot_of(mount));
+        if slot.is_some_and(Slot::is_in_force) {
+            return true;
+        }
+        let found = look.device(file, mount_table).ok();
+        let Some(steered) = found.and_then(|device| self.directory.find(device)) else {
+            return false;
+        };
+        let is_in_force = steered.is_in_force();
+        if let Some(mount) = mount.filter(|_| is_in_force) {
+            let has_room = self.records.load(Ordering::Relaxed) < RECORDS_MAX;
+            if has_room {
+                self.records.fetch_add(1, Ordering::Relaxed);
+                self.remember(slot, mount, steered.leak());
+            }
+        }
+        is_in_force
+    }
+
+    fn slot_of(&self, mount: u64) -> Option<&Slot> {
+        let is_it = |slot: &&Slot| slot.mount_id.load(Ordering::Acquire) == mount;
+        self.slots.iter().find(is_it)
+    }
+
+    fn remember(&self, slot: Option<&Slot>, mount: u64, record: &'static Record) {
+        let record = std::ptr::from_ref(record).cast_mut();
+        if let Some(slot) = slot {
+            // It was withdrawn, and is published again.
+            slot.record.store(record, Ordering::Release);
+            return;
+        }
+        let claim = |slot: &&Slot| {
+            let order = Ordering::AcqRel;
+            let claimed = slot.mount_id.compare_exchange(0, BUSY, order, order);
+            claimed.is_ok()
+        };
+        if let Some(slot) = self.slots.iter().find(claim) {
+            slot.record.store(record, Ordering::Release);
+            slot.mount_id.store(mount, Ordering::Release);
+        }
+    }
+}
+
+impl Slot {
+    fn is_in_force(&self) -> bool {
+        let record = self.record.load(Ordering::Acquire);
+        // SAFETY: the pointer is null or of a mapping that stays as long as the process.
+        unsafe { record.as_ref() }.is_some_and(Record::is_in_force)
+    }
+}
+
+/// The error that the filesystem has met when it wrote this file back, and that this open file
+/// description has not reported yet; as `fsync` does it, which takes it from there.
+///
+/// # Errors
+/// That error, or the kernel's refusal to ask it.
+pub fn pending_error(file: impl AsFd) -> Result<(), Errno> {
+    let number = file.as_fd().as_raw_fd();
+    // SAFETY: the descriptor is open, and the call touches no memory.
+    let answer = unsafe { libc::sync_file_range(number, PROBE_OFFSET, PROBE_BYTES, PROBE_FLAGS) };
+    if answer == 0 {
+        Ok(())
+    } else {
+        Err(last_error())
+    }
+}

@@ -1,0 +1,71 @@
+//! The record that a registration is.
+
+use std::mem::size_of;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const MAGIC: [u8; 8] = *b"MOBISTR1";
+const VERSION: u32 = 1;
+const IN_FORCE: u32 = 1;
+const WITHDRAWN: u32 = 0;
+
+/// Size of a record.
+pub const RECORD_BYTES: usize = 64;
+
+/// A record as it lies in the file; its state may change while it is looked at.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Record {
+    magic: [u8; 8],
+    version: u32,
+    state: AtomicU32,
+    pid: u32,
+    reserved: u32,
+    generation: u64,
+    padding: [u8; 32],
+}
+
+const _: () = assert!(size_of::<Record>() == RECORD_BYTES);
+
+impl Record {
+    /// The bytes of a promise that holds.
+    pub(crate) fn bytes(pid: u32, generation: u64) -> [u8; RECORD_BYTES] {
+        let mut bytes = [0; RECORD_BYTES];
+        let mut at = 0;
+        let mut put = |field: &[u8]| {
+            bytes[at..at + field.len()].copy_from_slice(field);
+            at += field.len();
+        };
+        put(&MAGIC);
+        put(&VERSION.to_ne_bytes());
+        put(&IN_FORCE.to_ne_bytes());
+        put(&pid.to_ne_bytes());
+        put(&0_u32.to_ne_bytes());
+        put(&generation.to_ne_bytes());
+        bytes
+    }
+
+    /// Where the state lies, and the state of a promise that does not hold.
+    pub(crate) const fn withdrawal() -> (u64, [u8; 4]) {
+        (12, WITHDRAWN.to_ne_bytes())
+    }
+
+    /// Whether this version understands the record.
+    pub(crate) fn is_understood(&self) -> bool {
+        self.magic == MAGIC && self.version == VERSION
+    }
+
+    /// Whether the promise holds now.
+    pub fn is_in_force(&self) -> bool {
+        self.state.load(Ordering::Acquire) == IN_FORCE
+    }
+
+    /// The daemon's process number, as the daemon sees it.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Another number for each registration.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+}

@@ -1,0 +1,223 @@
+//! The daemon's side.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::directory::Directory;
+use crate::ofd_lock;
+use crate::record::Record;
+use crate::superblock::Device;
+
+/// Why a filesystem could not be registered.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// Another daemon lives that has registered it.
+    #[error("the filesystem {device} is already steered, by process {pid}")]
+    AlreadySteered {
+        /// The filesystem.
+        device: Device,
+        /// The other daemon.
+        pid: u32,
+    },
+    /// A file could not be written.
+    #[error("cannot write to {}: {source}", .path.display())]
+    Io {
+        /// The directory.
+        path: PathBuf,
+        /// What failed.
+        source: io::Error,
+    },
+}
+
+/// A filesystem that this process steers: programs may skip calls for durability until the promise is
+/// withdrawn or the value dropped.
+#[derive(Debug)]
+pub struct Registration {
+    path: PathBuf,
+    /// Its lock tells that this process lives.
+    file: File,
+}
+
+impl Registration {
+    /// Publishes the promise for a filesystem; programs may rely on it from now on.
+    ///
+    /// # Errors
+    /// Another daemon steers the filesystem, or a file cannot be written.
+    pub fn publish(device: Device) -> Result<Self, PublishError> {
+        Self::publish_in(&Directory::from_environment(), device)
+    }
+
+    /// The same in a certain directory.
+    ///
+    /// # Errors
+    /// As [`Self::publish`].
+    pub fn publish_in(directory: &Directory, device: Device) -> Result<Self, PublishError> {
+        let failed = |source| PublishError::Io {
+            path: directory.path().to_owned(),
+            source,
+        };
+        make(directory).map_err(failed)?;
+        // Only one daemon at a time looks and writes.
+        let _locked = lock(directory).map_err(failed)?;
+        if let Some(other) = directory.find(device) {
+            let pid = other.record().pid();
+            return Err(PublishError::AlreadySteered { device, pid });
+        }
+        Self::write(directory, device).map_err(failed)
+    }
+
+    fn write(directory: &Directory, device: Device) -> io::Result<Self> {
+        let path = directory.path().join(device.to_string());
+        let new = directory.path().join(format!("{device}.new"));
+        let file = create(&new, 0o644)?;
+        ofd_lock::lock(&file)?;
+        let now = clock_gettime(ClockId::Boottime);
+        let generation = (now.tv_sec as u64)
+            .wrapping_mul(1_000_000_000)
+            .wrapping_add(now.tv_nsec as u64);
+        file.write_all_at(&Record::bytes(std::process::id(), generation), 0)?;
+        std::fs::rename(&new, &path)?;
+        Ok(Self { path, file })
+    }
+
+    /// Withdraws the promise: from now on programs wait for the filesystem again.
+    ///
+    /// # Errors
+    /// The state could not be written.
+    pub fn withdraw(&self) -> io::Result<()> {
+        let (at, state) = Record::withdrawal();
+        self.file.write_all_at(&state, at)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let _written = self.withdraw();
+        // The lock is still held: no other daemon has put its own file there.
+        let _removed = std::fs::remove_file(&self.path);
+    }
+}
+
+fn make(directory: &Directory) -> io::Result<()> {
+    match DirBuilder::new().mode(0o755).create(directory.path()) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        Err(_) => Ok(()),
+        // Whatever the mask of modes is.
+        Ok(()) => set_mode(directory.path(), 0o755),
+    }
+}
+
+fn lock(directory: &Directory) -> io::Result<File> {
+    // Only its owner can open it, and so wait here.
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(directory.path().join(".lock"))?;
+    ofd_lock::lock(&file)?;
+    Ok(file)
+}
+
+/// A new file in place of one that may be left over.
+fn create(path: &std::path::Path, mode: u32) -> io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path)?;
+    set_mode(path, mode)?;
+    Ok(file)
+}
+
+fn set_mode(path: &std::path::Path, mode: u32) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEVICE: Device = Device {
+        major: 7,
+        minor: 4242,
+    };
+
+    fn directory() -> (tempfile::TempDir, Directory) {
+        let base = tempfile::tempdir().unwrap();
+        let directory = Directory::at(&base.path().join("steered")).unwrap();
+        (base, directory)
+    }
+
+    #[test]
+    fn a_promise_is_seen_until_it_is_withdrawn() {
+        let (_base, directory) = directory();
+        assert!(directory.find(DEVICE).is_none());
+        let registration = Registration::publish_in(&directory, DEVICE).unwrap();
+        let steered = directory.find(DEVICE).unwrap();
+        assert!(steered.is_in_force());
+        assert_eq!(steered.record().pid(), std::process::id());
+        assert_eq!(directory.list().len(), 1);
+        registration.withdraw().unwrap();
+        assert!(!steered.is_in_force());
+        drop(registration);
+        assert!(directory.find(DEVICE).is_none());
+        assert!(!steered.is_in_force());
+        let again = Registration::publish_in(&directory, DEVICE).unwrap();
+        let found = directory.find(DEVICE).unwrap();
+        assert_ne!(found.record().generation(), steered.record().generation());
+        drop(again);
+    }
+
+    #[test]
+    fn a_filesystem_has_one_daemon() {
+        let (_base, directory) = directory();
+        let _first = Registration::publish_in(&directory, DEVICE).unwrap();
+        let second = Registration::publish_in(&directory, DEVICE);
+        assert!(
+            matches!(second, Err(PublishError::AlreadySteered { pid, .. }) if pid == std::process::id())
+        );
+    }
+
+    /// What a daemon leaves behind that was killed: another filesystem may have the device now.
+    #[test]
+    fn a_registration_of_a_dead_daemon_is_none() {
+        let (_base, directory) = directory();
+        let alive = Registration::publish_in(&directory, DEVICE).unwrap();
+        let path = directory.path().join(DEVICE.to_string());
+        let left = std::fs::read(&path).unwrap();
+        drop(alive);
+        std::fs::write(&path, left).unwrap();
+        assert!(directory.find(DEVICE).is_none());
+        // Another process cannot make it look alive by reading it.
+        let read = File::open(&path).unwrap();
+        rustix::fs::flock(&read, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        assert!(directory.find(DEVICE).is_none());
+        let _next = Registration::publish_in(&directory, DEVICE).unwrap();
+        assert!(directory.find(DEVICE).is_some());
+    }
+
+    #[test]
+    fn what_others_can_write_is_not_trusted() {
+        let (_base, directory) = directory();
+        let _alive = Registration::publish_in(&directory, DEVICE).unwrap();
+        let path = directory.path().join(DEVICE.to_string());
+        set_mode(&path, 0o666).unwrap();
+        assert!(directory.find(DEVICE).is_none());
+        set_mode(&path, 0o644).unwrap();
+        assert!(directory.find(DEVICE).is_some());
+        set_mode(directory.path(), 0o777).unwrap();
+        assert!(directory.find(DEVICE).is_none());
+        assert!(directory.list().is_empty());
+    }
+}
