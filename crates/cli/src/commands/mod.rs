@@ -7,6 +7,7 @@ pub(crate) mod recover;
 pub(crate) mod reload;
 pub(crate) mod set;
 pub(crate) mod status;
+pub(crate) mod steer;
 pub(crate) mod sync;
 pub(crate) mod touch;
 pub(crate) mod umount;

@@ -1,0 +1,121 @@
+//! The thread that commits when the policy says so.
+
+use std::fs::File;
+use std::io;
+use std::time::Duration;
+
+use mobifs_base::MonotonicNs;
+use mobifs_engine::Next;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::{Steering, SteeringError};
+
+/// While something is uncommitted, what was written is looked at this often: for limits of
+/// staleness, pauses, and commits of the kernel's own.
+const LOOK_MAX: Duration = Duration::from_secs(1);
+/// At least so long between two looks.
+const LOOK_MIN: Duration = Duration::from_millis(10);
+
+/// What has woken the thread.
+struct Woken {
+    /// The table of mounts has changed.
+    mounts: bool,
+}
+
+impl Steering {
+    /// Commits when the policy says so, until it [has ended](Self::end) or the mount has.
+    ///
+    /// # Errors
+    /// The table of mounts cannot be watched.
+    pub fn run(&self) -> Result<(), SteeringError> {
+        let failed = |source: io::Error| SteeringError::Io {
+            path: self.mount.mountpoint.clone(),
+            source,
+        };
+        let mounts = File::open("/proc/self/mountinfo").map_err(failed)?;
+        while !self.state.lock().has_ended {
+            let until = self.look();
+            let woken = self.wait(&mounts, until).map_err(|errno| failed(errno.into()))?;
+            if woken.mounts {
+                self.look_at_options();
+            }
+        }
+        self.state.lock().promise.end();
+        Ok(())
+    }
+
+    /// Commits what is due; when to look again if nothing happens.
+    fn look(&self) -> Option<MonotonicNs> {
+        loop {
+            self.observe();
+            let now = Self::moment().now;
+            let (next, close_at, is_open) = {
+                let mut state = self.state.lock();
+                let state = &mut *state;
+                if let Some(retry_at) = state.retry_at.filter(|retry_at| now < *retry_at) {
+                    return Some(retry_at);
+                }
+                let close_at = state.observed.tick(now);
+                let is_urgent = self.is_nearly_full(state);
+                let next = match state.retry_at {
+                    Some(_) => Next::Commit(()),
+                    None => match state.pacing.next(&mut state.observed, now, is_urgent) {
+                        Next::Commit(_) => Next::Commit(()),
+                        Next::Nothing { until } => Next::Nothing { until },
+                    },
+                };
+                (next, close_at, state.observed.observed().is_some())
+            };
+            match next {
+                Next::Commit(()) => {
+                    // An error is in the log, and the retry comes later.
+                    let _logged = self.commit(false);
+                }
+                Next::Nothing { until } => {
+                    let look_ns = LOOK_MAX.as_nanos() as u64;
+                    let look_at = is_open.then(|| MonotonicNs(now.0.saturating_add(look_ns)));
+                    return [until, close_at, look_at].into_iter().flatten().min();
+                }
+            }
+        }
+    }
+
+    /// Whether the kernel would soon commit by itself, in the middle of what programs do, because
+    /// the journal is full.
+    fn is_nearly_full(&self, state: &super::State) -> bool {
+        let Some(largest) = self.largest_transaction_bytes else {
+            return false;
+        };
+        let observed = state.observed.observed();
+        let pages = observed.map_or(0, |observed| observed.efficiency.written_pages());
+        observed.is_some_and(|observed| observed.is_closed)
+            && mobifs_volume::bytes(pages) > largest / 4 * 3
+    }
+
+    fn wait(&self, mounts: &File, until: Option<MonotonicNs>) -> Result<Woken, Errno> {
+        let timeout = until.map(|until| {
+            let rest = until.0.saturating_sub(Self::moment().now.0);
+            Duration::from_nanos(rest).max(LOOK_MIN)
+        });
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        let mut descriptors = vec![
+            PollFd::new(&self.wake, PollFlags::IN),
+            PollFd::new(mounts, PollFlags::PRI),
+        ];
+        let changes = self.changes.as_ref();
+        descriptors.extend(changes.map(|changes| PollFd::new(changes, PollFlags::IN)));
+        match poll(&mut descriptors, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        let woken = Woken {
+            mounts: !descriptors[1].revents().is_empty(),
+        };
+        let _count = rustix::io::read(&self.wake, &mut [0; 8]);
+        Ok(woken)
+    }
+}
