@@ -44,10 +44,8 @@ impl ChangeWatch {
     /// # Errors
     /// The kernel or the filesystem has no such reports.
     pub(crate) fn new(mountpoint: &Path) -> io::Result<Self> {
-        let flags = libc::FAN_CLASS_NOTIF
-            | libc::FAN_CLOEXEC
-            | libc::FAN_NONBLOCK
-            | libc::FAN_REPORT_FID;
+        let flags =
+            libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_FID;
         // SAFETY: the call takes no memory.
         let group = unsafe { libc::fanotify_init(flags, libc::O_RDONLY as libc::c_uint) };
         if group < 0 {
@@ -136,7 +134,9 @@ impl AsFd for ChangeWatch {
 fn has_other(mut events: &[u8], own_pid: u32) -> bool {
     while let Some(event) = events.get(..EVENT_BYTES) {
         let number = |at: usize| {
-            let bytes = event.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+            let bytes = event
+                .get(at..at + 4)
+                .and_then(|bytes| bytes.try_into().ok());
             bytes.map_or(0, u32::from_ne_bytes)
         };
         if number(PID_AT) != own_pid {

@@ -12,9 +12,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::{Errno, pread};
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen,
-};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 /// A count of pages that became dirty.
 #[derive(Debug)]
@@ -104,7 +102,10 @@ mod tests {
     fn counts_are_read_as_the_kernel_writes_them() {
         let text = "BdiWriteback:                0 kB\nBdiDirtied:               3840 kB\n";
         assert_eq!(number_after(text, "BdiDirtied:"), Some(3840));
-        assert_eq!(number_after("nr_dirty 3\nnr_dirtied 77\n", "nr_dirtied"), Some(77));
+        assert_eq!(
+            number_after("nr_dirty 3\nnr_dirtied 77\n", "nr_dirtied"),
+            Some(77)
+        );
         assert_eq!(number_after(text, "nr_dirtied"), None);
     }
 }

@@ -173,7 +173,11 @@ mod tests {
         assert_eq!(a.filesystem.number("commit"), None);
         let b = MountOptions::find(table, 3).unwrap();
         assert!(b.is_read_only() && !b.filesystem.has("commit"));
-        assert_eq!(b.filesystem.number("commit"), Some(9), "the last one counts");
+        assert_eq!(
+            b.filesystem.number("commit"),
+            Some(9),
+            "the last one counts"
+        );
         assert_eq!(MountOptions::find(table, 6), None);
         assert_eq!(MountOptions::find("", 3), None);
         assert_eq!(MountOptions::find("3 1 8:2 /", 3), None);

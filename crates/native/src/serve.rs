@@ -93,7 +93,8 @@ impl From<TakeoverError> for Failure {
 pub fn serve(plan: Plan, ready: &Ready) -> Result<(), Failure> {
     // Started as /proc/self/exe, it would be "exe" in lists of processes.
     let _named = rustix::thread::set_name(c"mobifs");
-    let failed = |error: std::io::Error| Failure::new(Code::Failed, format!("cannot start: {error}"));
+    let failed =
+        |error: std::io::Error| Failure::new(Code::Failed, format!("cannot start: {error}"));
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
     let Plan {
         mount,

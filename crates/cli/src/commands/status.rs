@@ -136,11 +136,7 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
     )
 }
 
-fn write_native(
-    text: &mut String,
-    status: &Status,
-    native: &NativeStatus,
-) -> std::fmt::Result {
+fn write_native(text: &mut String, status: &Status, native: &NativeStatus) -> std::fmt::Result {
     writeln!(
         text,
         "{} on {}, a steered {}  (process {}, version {}, up {})",

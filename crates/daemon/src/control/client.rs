@@ -254,7 +254,8 @@ impl ControlClient {
                     // It died between the connection and its answer, and has no successor that
                     // commands can reach.
                     Err(
-                        gone @ (ControlError::DaemonGone { .. } | ControlError::SteeringGone { .. }),
+                        gone
+                        @ (ControlError::DaemonGone { .. } | ControlError::SteeringGone { .. }),
                     ) => return Err(gone),
                     // What answers there now belongs to another mount.
                     _ if !self.mount.is_in_table() => return Err(gone(&self.mount)),

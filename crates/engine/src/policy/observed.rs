@@ -104,7 +104,10 @@ impl ObservedTransaction {
         if uncommitted.is_closed {
             return None;
         }
-        if uncommitted.closing.is_due(now.ms_since(uncommitted.opened_at)) {
+        if uncommitted
+            .closing
+            .is_due(now.ms_since(uncommitted.opened_at))
+        {
             uncommitted.is_closed = true;
             self.closings += 1;
             return None;

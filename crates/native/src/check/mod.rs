@@ -84,7 +84,9 @@ pub fn examine(
                 policy,
                 table: &table,
             };
-            looked.look(&filesystem, &mut examination).map_err(unreadable)?;
+            looked
+                .look(&filesystem, &mut examination)
+                .map_err(unreadable)?;
             examination.filesystem = Some(filesystem);
         }
     }
@@ -94,7 +96,9 @@ pub fn examine(
 /// The mount that a path lies in: of those that are above it the nearest, and of several at the same
 /// place the last.
 fn mount_of<'t>(path: &Path, table: &'t [MountEntry]) -> Option<&'t MountEntry> {
-    let above = table.iter().filter(|mount| path.starts_with(&mount.mountpoint));
+    let above = table
+        .iter()
+        .filter(|mount| path.starts_with(&mount.mountpoint));
     above.max_by_key(|mount| mount.mountpoint.components().count())
 }
 
@@ -170,9 +174,15 @@ impl Looked<'_> {
         if is_whole(self.mount, self.options) {
             return None;
         }
-        let others = self.table.iter().filter(|other| other.has_device_of(self.mount));
+        let others = self
+            .table
+            .iter()
+            .filter(|other| other.has_device_of(self.mount));
         let whole = others.into_iter().find(|other| {
-            let options = MountOptions::of(other.id).ok().flatten().unwrap_or_default();
+            let options = MountOptions::of(other.id)
+                .ok()
+                .flatten()
+                .unwrap_or_default();
             is_whole(other, &options)
         });
         Some(Obstacle::Part {
@@ -183,10 +193,13 @@ impl Looked<'_> {
     }
 
     fn note_other_mounts(&self, examination: &mut Examination) {
-        let others = self.table.iter().filter(|other| {
-            other.has_device_of(self.mount) && other.id != self.mount.id
-        });
-        let others: Vec<_> = others.map(|other| other.mountpoint.display().to_string()).collect();
+        let others = self
+            .table
+            .iter()
+            .filter(|other| other.has_device_of(self.mount) && other.id != self.mount.id);
+        let others: Vec<_> = others
+            .map(|other| other.mountpoint.display().to_string())
+            .collect();
         if !others.is_empty() {
             examination.notes.push(format!(
                 "The same filesystem is also mounted at {}: what holds for one mount holds for all.",
@@ -258,7 +271,7 @@ impl Looked<'_> {
         }
         let wanted = bytes(self.policy.staleness_max_pages);
         if largest < wanted {
-            let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+            let mib = |bytes: u64| bytes >> 20;
             examination.notes.push(format!(
                 "The journal takes transactions of {} MiB at the most, and the configuration lets {} MiB \
                  collect (staleness_max_bytes): the kernel commits when a transaction is full, which is \
@@ -329,14 +342,31 @@ mod tests {
 
     #[test]
     fn the_nearest_mount_and_of_several_the_last_has_a_path() {
-        let table = [mount(1, "/"), mount(2, "/a"), mount(3, "/a/b"), mount(4, "/a")];
+        let table = [
+            mount(1, "/"),
+            mount(2, "/a"),
+            mount(3, "/a/b"),
+            mount(4, "/a"),
+        ];
         let found = |path: &str| mount_of(Path::new(path), &table).unwrap().id;
-        assert_eq!([found("/"), found("/ab"), found("/a/c"), found("/a/b/x")], [1, 1, 4, 3]);
+        assert_eq!(
+            [found("/"), found("/ab"), found("/a/c"), found("/a/b/x")],
+            [1, 1, 4, 3]
+        );
     }
 
     #[test]
     fn every_reason_is_one_sentence() {
-        for kind in ["xfs", "f2fs", "tmpfs", "overlay", "vfat", "fuse.mobifs", "nfs", "ext2"] {
+        for kind in [
+            "xfs",
+            "f2fs",
+            "tmpfs",
+            "overlay",
+            "vfat",
+            "fuse.mobifs",
+            "nfs",
+            "ext2",
+        ] {
             let why = obstacle::why_not(kind);
             assert!(!why.ends_with('.') && !why.contains('\n'), "{why}");
         }

@@ -176,9 +176,7 @@ pub(super) fn why_not(kind: &str) -> &'static str {
         "tmpfs" | "ramfs" | "devtmpfs" => {
             "it lies in memory, and a power cut takes all of it whenever it is committed"
         }
-        "overlay" => {
-            "its files lie on other filesystems: steer the one that has its upper layer"
-        }
+        "overlay" => "its files lie on other filesystems: steer the one that has its upper layer",
         "fuse.mobifs" | "fuseblk.mobifs" => {
             "it is a MobiFS mount, which commits by the policies already"
         }

@@ -35,7 +35,9 @@ impl Btrfs {
     pub(super) fn settings(options: &MountOptions) -> Settings {
         let options = &options.filesystem;
         Settings {
-            commit_interval_s: options.number("commit").unwrap_or(COMMIT_INTERVAL_DEFAULT_S),
+            commit_interval_s: options
+                .number("commit")
+                .unwrap_or(COMMIT_INTERVAL_DEFAULT_S),
             btrfs: Some(BtrfsSettings {
                 flush_on_commit: options.has("flushoncommit"),
                 tree_log: !options.has("notreelog"),

@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, Timestamps, UTIME_NOW, fsync, futimens, open, syncfs};
 use rustix::fs::Timespec;
+use rustix::fs::{Mode, OFlags, Timestamps, UTIME_NOW, fsync, futimens, open, syncfs};
 use rustix::io::Errno;
 
 use super::Filesystem;

@@ -42,8 +42,9 @@ impl Ext4 {
     /// If `/proc` is not mounted, or the filesystem is not any more.
     pub fn options(&self) -> io::Result<OptionList> {
         let path = Path::new("/proc/fs/ext4").join(&self.name).join("options");
-        let text = fs::read_to_string(&path)
-            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+        let text = fs::read_to_string(&path).map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        })?;
         Ok(OptionList::parse(&text))
     }
 
@@ -65,7 +66,8 @@ impl Ext4 {
 
     /// Whether an `fsync` may commit one file alone (the feature `fast_commit`).
     pub(super) fn commits_in_part(&self) -> bool {
-        self.options().is_ok_and(|options| options.has("fast_commit"))
+        self.options()
+            .is_ok_and(|options| options.has("fast_commit"))
     }
 
     /// Whether it has a journal.

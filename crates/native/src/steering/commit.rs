@@ -16,16 +16,21 @@ impl Steering {
     /// # Errors
     /// The filesystem's.
     pub fn commit(&self, writes_back: bool) -> Result<(), SteeringError> {
-        let _alone = self.commit_lock.lock();
+        let committer = self.committer.lock();
+        let Some(committer) = &*committer else {
+            return Err(SteeringError::Ended {
+                path: self.mount.mountpoint.clone(),
+            });
+        };
         self.look_at_options();
         let started = Self::moment().now;
         // Before the commit, so that no change after it is missed. Those before it are reported,
         // too, and taken for later ones.
         self.expect_change(started);
         let done = if writes_back {
-            self.committer.commit_and_write_back()
+            committer.commit_and_write_back()
         } else {
-            self.committer.commit()
+            committer.commit()
         };
         let ended = Self::moment();
         let (dirtied, commits) = (self.dirtied.read(), self.filesystem.commits());
@@ -36,7 +41,7 @@ impl Steering {
             if state.observed.observed().is_some() {
                 state.observed.changed(ended.now, pages, 0);
             }
-            let commits = state.counts.take_commits(commits).unwrap_or(0);
+            let commits = state.counts.take_commits(commits);
             if let Err(errno) = done {
                 let error = SteeringError::Commit {
                     path: self.mount.mountpoint.clone(),
@@ -49,8 +54,9 @@ impl Steering {
                 state.retry_at = Some(mobifs_base::MonotonicNs(retry_at));
                 return Err(error);
             }
-            state.counts.own_commits += 1;
-            state.counts.other_commits += commits.saturating_sub(1);
+            // Where nothing has changed, there may have been none.
+            state.counts.own_commits += commits.unwrap_or(1).min(1);
+            state.counts.other_commits += commits.unwrap_or(0).saturating_sub(1);
             let committed = state.observed.committed();
             state.counts.committed(committed);
             let pages = committed.map_or(0, |committed| committed.efficiency.written_pages());
@@ -84,6 +90,8 @@ impl Steering {
         }
         // Programs that have seen no withdrawal yet have written before this.
         let committed = self.commit(true);
+        // So that it can be unmounted.
+        *self.committer.lock() = None;
         let restored = {
             let mut state = self.state.lock();
             state.has_ended = true;

@@ -43,6 +43,12 @@ pub enum SteeringError {
         /// Why not.
         source: io::Error,
     },
+    /// It has ended.
+    #[error("{path} is not steered any more", path = path.display())]
+    Ended {
+        /// The mount point.
+        path: PathBuf,
+    },
     /// The filesystem could not commit.
     #[error("the filesystem at {path} could not commit: {errno}", path = path.display())]
     Commit {
@@ -59,16 +65,15 @@ pub enum SteeringError {
 pub struct Steering {
     mount: MountEntry,
     filesystem: Filesystem,
-    committer: Committer,
     /// None: the kernel reports no changes, so there always may be some.
     changes: Option<ChangeWatch>,
     dirtied: DirtiedCounter,
     largest_transaction_bytes: Option<u64>,
     /// Written to wake the thread that runs it.
     wake: OwnedFd,
-    /// Held for one commit, and for a look at what has changed: a change that is reported while a
+    /// None: it has ended, and uses nothing of the filesystem any more. Locked for one commit, and for a look at what has changed: a change that is reported while a
     /// commit is under way may be one that the commit does not have. Taken before the state.
-    commit_lock: Mutex<()>,
+    committer: Mutex<Option<Committer>>,
     state: Mutex<State>,
     config_file: Option<PathBuf>,
 }
@@ -94,8 +99,8 @@ impl Steering {
         };
         // First of all, because it keeps other daemons away. It promises nothing yet.
         let mut promise = Promise::claim(device)?;
-        let committer = Committer::open(filesystem, &mount.mountpoint)
-            .map_err(|errno| failed(errno.into()))?;
+        let committer =
+            Committer::open(filesystem, &mount.mountpoint).map_err(|errno| failed(errno.into()))?;
         let changes = match ChangeWatch::new(&mount.mountpoint) {
             Ok(changes) => Some(changes),
             Err(error) => {
@@ -126,17 +131,19 @@ impl Steering {
         let steering = Self {
             mount: mount.clone(),
             filesystem: filesystem.clone(),
-            committer,
             changes,
             dirtied,
             largest_transaction_bytes: filesystem.largest_transaction_bytes(),
             wake,
-            commit_lock: Mutex::new(()),
+            committer: Mutex::new(Some(committer)),
             state: Mutex::new(state),
             config_file,
         };
         // What was written before it was steered is promised nothing yet.
-        steering.commit(false)?;
+        if let Err(error) = steering.commit(false) {
+            let _restored = steering.end();
+            return Err(error);
+        }
         steering.state.lock().promise.update();
         Ok(steering)
     }

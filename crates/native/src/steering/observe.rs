@@ -5,6 +5,7 @@ use parking_lot::MutexGuard;
 
 use super::{State, Steering};
 use crate::changes::ChangeWatch;
+use crate::filesystem::Committer;
 use crate::takeover::TakeoverError;
 
 impl Steering {
@@ -12,17 +13,17 @@ impl Steering {
     pub(crate) fn look_for_status(&self) {
         self.look_at_options();
         // Not if a commit is under way: a status does not wait for a slow device.
-        if let Some(alone) = self.commit_lock.try_lock() {
+        if let Some(alone) = self.committer.try_lock() {
             self.observe_alone(&alone);
         }
     }
 
     /// Takes in what was written, and what the kernel has committed by itself.
     pub(super) fn observe(&self) {
-        self.observe_alone(&self.commit_lock.lock());
+        self.observe_alone(&self.committer.lock());
     }
 
-    fn observe_alone(&self, _alone: &MutexGuard<'_, ()>) {
+    fn observe_alone(&self, _alone: &MutexGuard<'_, Option<Committer>>) {
         let has_changed = self.take_change();
         let (dirtied, commits) = (self.dirtied.read(), self.filesystem.commits());
         let now = Self::moment().now;

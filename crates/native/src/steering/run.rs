@@ -14,6 +14,8 @@ use super::{Steering, SteeringError};
 /// While something is uncommitted, what was written is looked at this often: for limits of
 /// staleness, pauses, and commits of the kernel's own.
 const LOOK_MAX: Duration = Duration::from_secs(1);
+/// The same where the kernel reports no changes, so that there always may be some.
+const LOOK_BLIND: Duration = Duration::from_secs(5);
 /// At least so long between two looks.
 const LOOK_MIN: Duration = Duration::from_millis(10);
 
@@ -36,7 +38,9 @@ impl Steering {
         let mounts = File::open("/proc/self/mountinfo").map_err(failed)?;
         while !self.state.lock().has_ended {
             let until = self.look();
-            let woken = self.wait(&mounts, until).map_err(|errno| failed(errno.into()))?;
+            let woken = self
+                .wait(&mounts, until)
+                .map_err(|errno| failed(errno.into()))?;
             if woken.mounts {
                 self.look_at_options();
             }
@@ -73,7 +77,11 @@ impl Steering {
                     let _logged = self.commit(false);
                 }
                 Next::Nothing { until } => {
-                    let look_ns = LOOK_MAX.as_nanos() as u64;
+                    let look = match self.changes {
+                        Some(_) => LOOK_MAX,
+                        None => LOOK_BLIND,
+                    };
+                    let look_ns = look.as_nanos() as u64;
                     let look_at = is_open.then(|| MonotonicNs(now.0.saturating_add(look_ns)));
                     return [until, close_at, look_at].into_iter().flatten().min();
                 }
