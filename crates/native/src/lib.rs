@@ -24,4 +24,4 @@ pub use check::{Examination, Obstacle, examine};
 pub use filesystem::Filesystem;
 pub use serve::{Plan, prepare, serve};
 pub use steering::Steering;
-pub use takeover::{Takeover, TakeoverError, restore_after_daemon};
+pub use takeover::{Difference, Takeover, TakeoverError, restore_after_daemon};

@@ -32,15 +32,11 @@ impl OptionList {
 
     /// The value of an option, `NAME=VALUE`.
     pub fn value(&self, name: &str) -> Option<&str> {
-        let of_option = |option: &'_ String| {
-            let (key, _) = option.split_once('=')?;
-            (key == name).then_some(key.len() + 1)
-        };
-        let found = self.0.iter().rev().find_map(|option| {
-            let start = of_option(option)?;
-            option.get(start..)
-        });
-        found
+        let mut options = self.0.iter().rev();
+        options.find_map(|option| {
+            let (key, value) = option.split_once('=')?;
+            (key == name).then_some(value)
+        })
     }
 
     /// The value as a number.
@@ -81,9 +77,16 @@ impl MountOptions {
         })
     }
 
+    /// Whether nothing can be written to the filesystem, through whichever mount: it was mounted so,
+    /// or has met an error.
+    pub fn is_filesystem_read_only(&self) -> bool {
+        let states = ["ro", "emergency_ro", "shutdown"];
+        states.iter().any(|state| self.filesystem.has(state))
+    }
+
     /// Whether nothing can be written through this mount.
     pub fn is_read_only(&self) -> bool {
-        self.mount.has("ro") || self.filesystem.has("ro")
+        self.mount.has("ro") || self.is_filesystem_read_only()
     }
 }
 

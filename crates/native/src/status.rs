@@ -67,7 +67,7 @@ impl Steering {
         let filesystem = self.filesystem();
         NativeStatus {
             filesystem: filesystem.kind().to_owned(),
-            promise_withdrawn: state.promise.why_withdrawn().map(str::to_owned),
+            promise_withdrawn: state.promise.why_withdrawn(),
             calls_return_at_once: state.promise.is_in_force(),
             commit_interval_s: taken.commit_interval_s,
             age_max_without_daemon_ms: interval_ms

@@ -12,7 +12,7 @@ use mobifs_host::{MountEntry, runtime_directory};
 use serde::{Deserialize, Serialize};
 
 use crate::filesystem::{Filesystem, Settings};
-use crate::mount_options::{self, ChangeError};
+use crate::mount_options::{self, ChangeError, MountOptions};
 
 /// Why options were not changed or restored.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +66,26 @@ pub enum TakeoverError {
         /// The mount point.
         path: PathBuf,
     },
+}
+
+/// Why the options in force do not keep the promise.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Difference {
+    /// Nothing can be committed.
+    #[error(
+        "the filesystem is read-only: another program has made it so, or it has met an error (the \
+         kernel's log says which)"
+    )]
+    ReadOnly,
+    /// Options that another program has set.
+    #[error(
+        "another program has set the mount options {0}; `mobifs reload` sets them again as they have to \
+         be"
+    )]
+    Options(String),
+    /// They cannot be read.
+    #[error("{0}")]
+    Unknown(String),
 }
 
 /// What is noted for whoever restores the options.
@@ -153,11 +173,18 @@ impl Takeover {
     ///
     /// # Errors
     /// [`TakeoverError::NotMounted`], [`TakeoverError::Read`].
-    pub fn difference(&self) -> Result<Option<String>, TakeoverError> {
+    pub fn difference(&self) -> Result<Option<Difference>, TakeoverError> {
+        let options = MountOptions::of(self.mount.id).map_err(|source| TakeoverError::Read {
+            path: self.mount.mountpoint.clone(),
+            source,
+        })?;
+        if options.is_some_and(|options| options.is_filesystem_read_only()) {
+            return Ok(Some(Difference::ReadOnly));
+        }
         let now = settings(&self.mount, &self.filesystem)?;
         let changes = now.changes(&self.note.taken);
         let shown: Vec<_> = changes.iter().map(ToString::to_string).collect();
-        Ok((!shown.is_empty()).then(|| shown.join(",")))
+        Ok((!shown.is_empty()).then(|| Difference::Options(shown.join(","))))
     }
 
     /// Restores what was before, but for what another program has changed since.

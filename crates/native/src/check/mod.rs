@@ -5,7 +5,7 @@ mod obstacle;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use mobifs_engine::AppPolicy;
+use mobifs_engine::{AppPolicy, TransactioningName};
 use mobifs_host::{MountEntry, mounts};
 use mobifs_steered::{Device, Directory};
 use mobifs_volume::bytes;
@@ -149,6 +149,13 @@ impl Looked<'_> {
                 )
             });
         }
+        if self.policy.transactioning.name == TransactioningName::Tpl {
+            examination.notes.push(
+                "The kernel does not tell what is overwritten, so the policy \"tpl\" commits at the limits \
+                 only."
+                    .to_owned(),
+            );
+        }
         self.note_other_mounts(examination);
         Ok(())
     }
@@ -214,7 +221,7 @@ impl Looked<'_> {
         filesystem: &Filesystem,
         examination: &mut Examination,
     ) -> io::Result<()> {
-        let device = self.mount.source.display().to_string();
+        let device = self.device_of(ext4);
         let obstacles = &mut examination.obstacles;
         let options = ext4.options()?;
         if !ext4.has_journal() {
@@ -242,6 +249,14 @@ impl Looked<'_> {
             self.compare_with_journal(largest, device, examination);
         }
         Ok(())
+    }
+
+    /// A root filesystem that the kernel has mounted is of `/dev/root`, which does not exist.
+    fn device_of(&self, ext4: &Ext4) -> String {
+        if self.mount.source.exists() {
+            return self.mount.source.display().to_string();
+        }
+        format!("/dev/{}", ext4.name())
     }
 
     fn how_to_journal_data(&self, device: &str) -> String {

@@ -66,7 +66,8 @@ impl Committer {
         match futimens(own_file, &times) {
             Ok(()) => fsync(own_file),
             // Without a change there would be nothing for it to commit.
-            Err(_) => self.commit_and_write_back(),
+            Err(Errno::NOSPC | Errno::DQUOT) => self.commit_and_write_back(),
+            Err(errno) => Err(errno),
         }
     }
 

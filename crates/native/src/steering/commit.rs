@@ -2,8 +2,10 @@
 
 use mobifs_engine::MachineEvent;
 use mobifs_volume::BatterySource;
+use rustix::io::Errno;
 
 use super::{Steering, SteeringError};
+use crate::takeover::Difference;
 
 /// After a commit that failed, the next one is tried so much later, in nanoseconds.
 const RETRY_NS: u64 = 5_000_000_000;
@@ -23,11 +25,15 @@ impl Steering {
             });
         };
         self.look_at_options();
+        let is_read_only = self.state.lock().promise.changed == Some(Difference::ReadOnly);
         let started = Self::moment().now;
         // Before the commit, so that no change after it is missed. Those before it are reported,
         // too, and taken for later ones.
         self.expect_change(started);
-        let done = if writes_back {
+        let done = if is_read_only {
+            // A filesystem that has failed would take `syncfs` for done.
+            Err(Errno::ROFS)
+        } else if writes_back {
             committer.commit_and_write_back()
         } else {
             committer.commit()

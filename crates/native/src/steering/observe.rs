@@ -6,7 +6,7 @@ use parking_lot::MutexGuard;
 use super::{State, Steering};
 use crate::changes::ChangeWatch;
 use crate::filesystem::Committer;
-use crate::takeover::TakeoverError;
+use crate::takeover::{Difference, TakeoverError};
 
 impl Steering {
     /// What a status shows is what there is at this moment.
@@ -79,24 +79,20 @@ impl Steering {
             return;
         }
         let changed = match state.takeover.difference() {
-            Ok(None) => None,
-            Ok(Some(difference)) => Some(format!(
-                "another program has set the mount options {difference}; `mobifs reload` sets them \
-                 again as they have to be"
-            )),
+            Ok(difference) => difference,
             Err(error) => {
                 if matches!(error, TakeoverError::NotMounted { .. }) {
                     state.has_ended = true;
                     self.wake();
                 }
-                Some(error.to_string())
+                Some(Difference::Unknown(error.to_string()))
             }
         };
         if changed == state.promise.changed {
             return;
         }
         match &changed {
-            Some(reason) => tracing::error!(reason, "the promise is withdrawn"),
+            Some(reason) => tracing::error!(%reason, "the promise is withdrawn"),
             None => tracing::info!("the mount options are as they have to be: the promise holds"),
         }
         state.promise.changed = changed;

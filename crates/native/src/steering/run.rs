@@ -9,13 +9,13 @@ use mobifs_engine::Next;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::{Steering, SteeringError};
+use super::{State, Steering, SteeringError};
 
 /// While something is uncommitted, what was written is looked at this often: for limits of
-/// staleness, pauses, and commits of the kernel's own.
-const LOOK_MAX: Duration = Duration::from_secs(1);
+/// staleness, pauses, and commits of the kernel's own. In nanoseconds.
+const LOOK_NS: u64 = 1_000_000_000;
 /// The same where the kernel reports no changes, so that there always may be some.
-const LOOK_BLIND: Duration = Duration::from_secs(5);
+const LOOK_BLIND_NS: u64 = 5_000_000_000;
 /// At least so long between two looks.
 const LOOK_MIN: Duration = Duration::from_millis(10);
 
@@ -53,45 +53,67 @@ impl Steering {
     fn look(&self) -> Option<MonotonicNs> {
         loop {
             self.observe();
-            let now = Self::moment().now;
-            let (next, close_at, is_open) = {
-                let mut state = self.state.lock();
-                let state = &mut *state;
-                if let Some(retry_at) = state.retry_at.filter(|retry_at| now < *retry_at) {
-                    return Some(retry_at);
-                }
-                let close_at = state.observed.tick(now);
-                let is_urgent = self.is_nearly_full(state);
-                let next = match state.retry_at {
-                    Some(_) => Next::Commit(()),
-                    None => match state.pacing.next(&mut state.observed, now, is_urgent) {
-                        Next::Commit(_) => Next::Commit(()),
-                        Next::Nothing { until } => Next::Nothing { until },
-                    },
-                };
-                (next, close_at, state.observed.observed().is_some())
-            };
-            match next {
+            match self.what_is_due() {
+                // An error is in the log, and the retry comes later.
                 Next::Commit(()) => {
-                    // An error is in the log, and the retry comes later.
                     let _logged = self.commit(false);
                 }
-                Next::Nothing { until } => {
-                    let look = match self.changes {
-                        Some(_) => LOOK_MAX,
-                        None => LOOK_BLIND,
-                    };
-                    let look_ns = look.as_nanos() as u64;
-                    let look_at = is_open.then(|| MonotonicNs(now.0.saturating_add(look_ns)));
-                    return [until, close_at, look_at].into_iter().flatten().min();
-                }
+                Next::Nothing { until } => return until,
             }
         }
     }
 
+    /// What is due at this moment.
+    fn what_is_due(&self) -> Next<()> {
+        let now = Self::moment().now;
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if let Some(retry_at) = state.retry_at {
+            return if now < retry_at {
+                Next::Nothing {
+                    until: Some(retry_at),
+                }
+            } else {
+                Next::Commit(())
+            };
+        }
+        let close_at = state.observed.tick(now);
+        let is_urgent = self.is_nearly_full(state);
+        let until = match state.pacing.next(&mut state.observed, now, is_urgent) {
+            Next::Commit(_) => return Next::Commit(()),
+            Next::Nothing { until } => until,
+        };
+        let unseen_at = self.unseen_due_at(state);
+        if unseen_at.is_some_and(|at| at <= now) {
+            return Next::Commit(());
+        }
+        let look_ns = match self.changes {
+            Some(_) => LOOK_NS,
+            None => LOOK_BLIND_NS,
+        };
+        let is_open = state.observed.observed().is_some();
+        let look_at = is_open.then(|| MonotonicNs(now.0.saturating_add(look_ns)));
+        let moments = [until, close_at, look_at, unseen_at];
+        Next::Nothing {
+            until: moments.into_iter().flatten().min(),
+        }
+    }
+
+    /// When changes of mappings, which no one reports, may have reached the limit of age, on a
+    /// filesystem whose own interval does not hold for them. Where there are none, a commit then
+    /// writes nothing.
+    fn unseen_due_at(&self, state: &State) -> Option<MonotonicNs> {
+        if self.filesystem.age_before_transaction_ms() == 0 {
+            return None;
+        }
+        let age_ns = state.observed.policy().age_max_ms.saturating_mul(1_000_000);
+        let last = state.last_commit.unwrap_or(state.started);
+        Some(MonotonicNs(last.now.0.saturating_add(age_ns)))
+    }
+
     /// Whether the kernel would soon commit by itself, in the middle of what programs do, because
     /// the journal is full.
-    fn is_nearly_full(&self, state: &super::State) -> bool {
+    fn is_nearly_full(&self, state: &State) -> bool {
         let Some(largest) = self.largest_transaction_bytes else {
             return false;
         };

@@ -9,7 +9,7 @@ use mobifs_volume::{BatterySource, Rules};
 
 use crate::counters::Dirtied;
 use crate::filesystem::Filesystem;
-use crate::takeover::Takeover;
+use crate::takeover::{Difference, Takeover};
 
 /// Everything that changes while a filesystem is steered.
 #[derive(Debug)]
@@ -93,8 +93,8 @@ pub(crate) struct Promise {
     /// None only between two of them.
     registration: Option<Registration>,
     is_in_force: bool,
-    /// Another program has changed the options, or the mount is gone.
-    pub(crate) changed: Option<String>,
+    /// The options are not those that keep the promise.
+    pub(crate) changed: Option<Difference>,
     /// The last commit failed.
     pub(crate) failed: Option<String>,
     /// Calls for durability wait.
@@ -122,9 +122,9 @@ impl Promise {
     }
 
     /// Why nothing is promised; none: the promise holds.
-    pub(crate) fn why_withdrawn(&self) -> Option<&str> {
-        let reasons = [&self.changed, &self.failed];
-        reasons.into_iter().find_map(Option::as_deref)
+    pub(crate) fn why_withdrawn(&self) -> Option<String> {
+        let changed = self.changed.as_ref().map(ToString::to_string);
+        changed.or_else(|| self.failed.clone())
     }
 
     /// Whether calls for durability return at once.

@@ -162,3 +162,63 @@ fn what_was_committed_is_there_after_a_power_cut() {
         succeeds(&unmounted.unwrap());
     }
 }
+
+/// A page of a mapping, changed without a call.
+struct Mapped {
+    address: *mut u8,
+}
+
+impl Mapped {
+    const BYTES: usize = 4096;
+
+    fn new(path: &std::path::Path) -> Self {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        let mut options = fs::OpenOptions::new();
+        let file = options.read(true).write(true).open(path).unwrap();
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let (start, bytes) = (std::ptr::null_mut(), Self::BYTES);
+        // SAFETY: the kernel chooses a range that nothing else has.
+        let address = unsafe { mmap(start, bytes, access, MapFlags::SHARED, file, 0) };
+        Self {
+            address: address.unwrap().cast(),
+        }
+    }
+
+    fn set(&self, value: u8) {
+        // SAFETY: the file has a page, so the first byte is there until the mapping goes.
+        unsafe { self.address.write_volatile(value) };
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the range is the mapping's, and is used no more.
+        let _gone = unsafe { rustix::mm::munmap(self.address.cast(), Self::BYTES) };
+    }
+}
+
+/// Content of a mapping is no reported change, and on btrfs the kernel's own interval does not hold
+/// for it: 41 s passed under `commit=5`.
+#[test]
+fn a_mapping_is_committed_at_the_limit_of_age() {
+    needs_mounts!();
+    for made in [EXT4, BTRFS] {
+        let Some(disk) = Disk::new(made) else {
+            continue;
+        };
+        let file = disk.at.join("file");
+        fs::write(&file, [1; Mapped::BYTES]).unwrap();
+        disk.steer("[defaults]\nage_max_ms = 1000\n");
+        succeeds(&mobifs(&["sync"], &disk.at));
+        let mapped = Mapped::new(&file);
+        let own = || disk.status()["store"]["commits"].as_u64().unwrap();
+        let (before, own_before) = (disk.commits(), own());
+        mapped.set(7);
+        if disk.is_btrfs() {
+            // The kernel would do it, too, but later.
+            wait_until(|| own() > own_before);
+        } else {
+            wait_until(|| disk.commits() > before);
+        }
+    }
+}

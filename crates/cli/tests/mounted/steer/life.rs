@@ -1,10 +1,12 @@
 //! Daemons that end, in every way.
 
+use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{BTRFS, Disk, EXT4};
+use super::{BTRFS, Disk, EXT4, Made, mount_line};
 use crate::fixture::{PROGRAM, fails, mobifs, needs_mounts, succeeds, wait_until};
 
 fn pid(disk: &Disk) -> Pid {
@@ -81,6 +83,30 @@ fn a_killed_daemon_leaves_its_interval_and_the_way_back() {
     }
 }
 
+/// `syncfs` says that everything is committed where the filesystem has failed and become read-only.
+#[test]
+fn a_filesystem_that_fails_withdraws_the_promise() {
+    needs_mounts!();
+    let failing = Made {
+        options: "loop,data=journal,errors=remount-ro",
+        ..EXT4
+    };
+    let Some(disk) = Disk::new(failing) else {
+        return;
+    };
+    disk.steer("");
+    fs::write(disk.at.join("file"), "content").unwrap();
+    let device = mount_line(&disk.at);
+    let device = Path::new(device.rsplit(' ').nth(1).unwrap());
+    let trigger = Path::new("/sys/fs/ext4").join(device.file_name().unwrap());
+    fs::write(trigger.join("trigger_fs_error"), "a test\n").unwrap();
+    fails(&mobifs(&["sync"], &disk.at), 1, &["read-only"]);
+    let status = disk.status();
+    let why = status["native"]["promise_withdrawn"].as_str().unwrap();
+    assert!(why.contains("read-only"), "{why}");
+    assert!(!disk.is_in_force());
+}
+
 #[test]
 fn a_filesystem_has_one_daemon() {
     needs_mounts!();
@@ -106,5 +132,5 @@ fn a_filesystem_that_leaves_the_tree_ends_its_daemon() {
         .output()
         .unwrap();
     succeeds(&unmounted);
-    wait_until(|| !std::path::Path::new(&directory).exists());
+    wait_until(|| !Path::new(&directory).exists());
 }

@@ -99,6 +99,10 @@ impl Disk {
         (line, fs::read_to_string(all).unwrap_or_default())
     }
 
+    pub(crate) fn is_btrfs(&self) -> bool {
+        mount_line(&self.at).contains(" - btrfs ")
+    }
+
     /// The kernel's count of commits.
     pub(crate) fn commits(&self) -> u64 {
         let line = mount_line(&self.at);
