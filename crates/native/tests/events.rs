@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use mobifs_daemon::EventTarget as _;
@@ -78,8 +79,12 @@ impl Steered {
         })
     }
 
+    /// By another process: changes of the daemon's own are no changes.
     fn write(&self, content: &str) {
-        fs::write(self.disk.at.join("file"), content).unwrap();
+        let mut write = Command::new("sh");
+        write.args(["-c", "printf '%s' \"$1\" > \"$0\""]);
+        write.arg(self.disk.at.join("file")).arg(content);
+        assert!(write.status().unwrap().success());
     }
 
     fn commits(&self) -> u64 {
@@ -138,6 +143,28 @@ fn on_a_low_battery_everything_is_committed_and_calls_wait() {
         .steering
         .set_battery_low(BatterySource::Upower, false);
     assert!(steered.is_in_force());
+}
+
+/// The thread that commits was not woken where a status had taken the report of the first change.
+#[test]
+fn a_change_that_a_status_has_seen_is_committed() {
+    let Some(steered) = Steered::new("[defaults]\ninterval_ms = 1\n") else {
+        return;
+    };
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::SeqCst) {
+                steered.steering.status();
+            }
+        });
+        for round in 0..50 {
+            let before = steered.commits();
+            steered.write(&round.to_string());
+            wait_until(|| steered.commits() > before);
+        }
+        is_done.store(true, Ordering::SeqCst);
+    });
 }
 
 #[test]

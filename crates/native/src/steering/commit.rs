@@ -77,6 +77,8 @@ impl Steering {
         }
         if self.changes.is_none() || self.take_change() {
             self.state.lock().wrote(started, 0, true);
+            // It is not reported to the thread that runs it.
+            self.wake();
         }
         Ok(())
     }

@@ -16,6 +16,10 @@ impl Steering {
         if let Some(alone) = self.committer.try_lock() {
             self.observe_alone(&alone);
         }
+        // A change that was reported here is not reported to the thread that runs it.
+        if self.state.lock().observed.observed().is_some() {
+            self.wake();
+        }
     }
 
     /// Takes in what was written, and what the kernel has committed by itself.

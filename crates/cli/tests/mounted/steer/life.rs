@@ -100,7 +100,7 @@ fn a_filesystem_that_fails_withdraws_the_promise() {
     let device = Path::new(device.rsplit(' ').nth(1).unwrap());
     let trigger = Path::new("/sys/fs/ext4").join(device.file_name().unwrap());
     fs::write(trigger.join("trigger_fs_error"), "a test\n").unwrap();
-    fails(&mobifs(&["sync"], &disk.at), 1, &["read-only"]);
+    fails(&mobifs(&["sync"], &disk.at), 1, &["Read-only"]);
     let status = disk.status();
     let why = status["native"]["promise_withdrawn"].as_str().unwrap();
     assert!(why.contains("read-only"), "{why}");
