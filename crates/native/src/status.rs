@@ -8,6 +8,7 @@ use mobifs_volume::{
 };
 
 use crate::steering::{State, Steering};
+use crate::takeover::Difference;
 
 impl Steering {
     /// The state at this moment.
@@ -27,7 +28,7 @@ impl Steering {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             mountpoint: Some(self.mount().mountpoint.to_string_lossy().into_owned()),
             uptime_ms: now.ms_since(state.started.now),
-            read_only: false,
+            read_only: state.promise.changed == Some(Difference::ReadOnly),
             sync_reaches_mount: true,
             memory: MemoryStatus {
                 budget_bytes: self

@@ -119,8 +119,9 @@ impl Takeover {
         let file = note_file(mount)?;
         let now = settings(mount, filesystem)?;
         // A daemon that was killed has left the options as it had set them.
-        let left = read_note(&file, mount).filter(|left| left.taken == now);
-        let before = left.map_or(now, |left| left.before);
+        let left = read_note(&file, mount);
+        let before = left.map(|left| now.undone(&left.before, &left.taken));
+        let before = before.unwrap_or(now);
         let takeover = Self {
             mount: mount.clone(),
             filesystem: filesystem.clone(),

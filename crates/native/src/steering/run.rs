@@ -19,12 +19,6 @@ const LOOK_BLIND_NS: u64 = 5_000_000_000;
 /// At least so long between two looks.
 const LOOK_MIN: Duration = Duration::from_millis(10);
 
-/// What has woken the thread.
-struct Woken {
-    /// The table of mounts has changed.
-    mounts: bool,
-}
-
 impl Steering {
     /// Commits when the policy says so, until it [has ended](Self::end) or the mount has.
     ///
@@ -38,12 +32,11 @@ impl Steering {
         let mounts = File::open("/proc/self/mountinfo").map_err(failed)?;
         while !self.state.lock().has_ended {
             let until = self.look();
-            let woken = self
-                .wait(&mounts, until)
+            self.wait(&mounts, until)
                 .map_err(|errno| failed(errno.into()))?;
-            if woken.mounts {
-                self.look_at_options();
-            }
+            // A remount need not show in the table's changes, and while something is uncommitted
+            // this thread wakes every second.
+            self.look_at_options();
         }
         self.state.lock().promise.end();
         Ok(())
@@ -123,7 +116,7 @@ impl Steering {
             && mobifs_volume::bytes(pages) > largest / 4 * 3
     }
 
-    fn wait(&self, mounts: &File, until: Option<MonotonicNs>) -> Result<Woken, Errno> {
+    fn wait(&self, mounts: &File, until: Option<MonotonicNs>) -> Result<(), Errno> {
         let timeout = until.map(|until| {
             let rest = until.0.saturating_sub(Self::moment().now.0);
             Duration::from_nanos(rest).max(LOOK_MIN)
@@ -142,10 +135,7 @@ impl Steering {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
-        let woken = Woken {
-            mounts: !descriptors[1].revents().is_empty(),
-        };
         let _count = rustix::io::read(&self.wake, &mut [0; 8]);
-        Ok(woken)
+        Ok(())
     }
 }

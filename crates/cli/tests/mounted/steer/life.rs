@@ -107,6 +107,27 @@ fn a_filesystem_that_fails_withdraws_the_promise() {
     assert!(!disk.is_in_force());
 }
 
+/// What another program has set after a daemon was killed stays; the rest goes back.
+#[test]
+fn the_next_daemon_restores_what_the_killed_one_has_changed() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    disk.steer("");
+    kill_process(pid(&disk), Signal::KILL).unwrap();
+    wait_until(|| !disk.is_in_force());
+    let mut mount = Command::new("mount");
+    mount.args(["-o", "remount,commit=3"]).arg(&disk.at);
+    succeeds(&mount.output().unwrap());
+    disk.steer("");
+    disk.stop();
+    let (line, _) = disk.options();
+    assert!(line.contains("commit=3"), "{line}");
+    assert!(
+        !line.contains("flushoncommit") && !line.contains("notreelog"),
+        "{line}"
+    );
+}
+
 #[test]
 fn a_filesystem_has_one_daemon() {
     needs_mounts!();

@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 
 use mobifs_steered::{Device, Directory};
 
-use crate::fixture::{Fixture, PROGRAM, mobifs, succeeds};
+use crate::fixture::{Fixture, PROGRAM, mobifs, succeeds, wait_until};
 
 /// ext4 that journals content; without work that the kernel does later.
 pub(crate) const EXT4: Made = Made {
@@ -149,6 +149,15 @@ impl Drop for Disk {
     fn drop(&mut self) {
         let _ended = mobifs(&["steer", "--stop"], &self.at);
     }
+}
+
+/// Unmounts. A process that another test is starting has all our files open until it executes its
+/// program.
+pub(crate) fn unmount(at: &Path) {
+    wait_until(|| {
+        let done = Command::new("umount").arg(at).output().unwrap();
+        done.status.success()
+    });
 }
 
 pub(crate) fn mount_line(at: &Path) -> String {
