@@ -60,6 +60,11 @@ the command's own. docs/RUN.md says what holds on which filesystem.
 
 Exit codes beside the command's own: 126 if it cannot be started, 127 if there is none.";
 
+const STEER_HELP: &str = "\
+The configuration file is that of a mount (`mobifs mount --help` lists its keys). A filesystem is
+committed as a whole: the settings of `.` hold, within the age_max_ms and staleness_max_bytes of
+every app. docs/NATIVE.md says what is promised and how to set it up.";
+
 /// Memory-speed storage over the filesystem you have: after a crash every app is at a
 /// point in time that really existed.
 #[derive(Debug, Parser)]
@@ -74,6 +79,9 @@ pub(crate) enum Command {
     /// Mount a store
     #[command(after_help = MOUNT_HELP)]
     Mount(MountArguments),
+    /// Decide when a filesystem of the kernel commits: ext4 with data=journal, or btrfs (native mode)
+    #[command(after_help = STEER_HELP)]
+    Steer(SteerArguments),
     /// Commit everything, bring it to its final place, and unmount
     Umount(UmountArguments),
     /// Commit now
@@ -153,6 +161,31 @@ pub(crate) struct MountArguments {
     /// Directory that holds the files, on ext4, btrfs, XFS or f2fs
     pub(crate) store: PathBuf,
     /// Where to mount it: an empty directory outside the store
+    pub(crate) mountpoint: PathBuf,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SteerArguments {
+    /// Only say, in sentences, whether it is possible, what is missing and how to get it
+    #[arg(long, conflicts_with_all = ["stop", "foreground"])]
+    pub(crate) check: bool,
+    /// Commit everything, and restore the mount options of before
+    #[arg(long, conflicts_with_all = ["foreground", "config"])]
+    pub(crate) stop: bool,
+    /// Stay in the foreground and log to standard error
+    #[arg(long, short = 'f')]
+    pub(crate) foreground: bool,
+    /// Configuration file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Log file (default in the background: one per mount point in the runtime directory,
+    /// /run/mobifs)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
+    /// Tell the parent process on standard output when it is steered
+    #[arg(long, hide = true)]
+    pub(crate) background_child: bool,
+    /// Where the filesystem is mounted; with --check any directory in it
     pub(crate) mountpoint: PathBuf,
 }
 
@@ -434,6 +467,10 @@ mod tests {
             "mobifs mount STORE MNT",
             "mobifs mount --record FILE STORE MNT",
             "mobifs umount MNT",
+            "mobifs steer MNT",
+            "mobifs steer --foreground --config c MNT",
+            "mobifs steer --stop MNT",
+            "mobifs steer --check --config c DIR",
             "mobifs sync --app NAME MNT",
             "mobifs set --app A --policy tpl --slope-min-micropercent -5 --window-points 8 MNT",
             "mobifs touch MNT",

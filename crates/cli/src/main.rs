@@ -38,13 +38,14 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode, Failure> {
     match &command {
         // A daemon logs to where its own arguments say.
-        Command::Mount(_) => {}
+        Command::Mount(_) | Command::Steer(_) => {}
         Command::Supervise(_) => logging::start(None, "info")?,
         _ => logging::start(None, "warn")?,
     }
     match command {
         Command::Supervise(arguments) => return supervisor::run(&arguments.daemon),
         Command::Mount(arguments) => commands::mount::run(&arguments),
+        Command::Steer(arguments) => commands::steer::run(&arguments),
         Command::Umount(arguments) => commands::umount::run(&arguments),
         Command::Sync(arguments) => commands::sync::run(&arguments),
         Command::Status(arguments) => commands::status::run(&arguments),

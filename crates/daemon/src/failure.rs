@@ -187,6 +187,7 @@ impl From<ControlError> for Failure {
     fn from(error: ControlError) -> Self {
         let code = match error {
             ControlError::NotMounted { .. }
+            | ControlError::SteeringGone { .. }
             | ControlError::Missing { .. }
             | ControlError::InsideMount { .. }
             | ControlError::DaemonGone { .. } => Code::NotMounted,

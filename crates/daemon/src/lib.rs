@@ -39,6 +39,7 @@ pub use adapter::{
 };
 pub use config_text::ConfigText;
 pub use daemon_end::DaemonEnd;
+pub use events::{AroundWatcher, EventTarget};
 pub use failure::{Code, Failure};
 pub use handover::{Inherited, SupervisorLink};
 pub use limits::{LimitError, raise_limits};

@@ -35,7 +35,8 @@ pub use error::{FsError, Need, Stop};
 pub use mobifs_base::{ContentSearch, Whence};
 pub use namespace::{KernelHeld, References, Trimmed};
 pub use policy::machine::{Machine, MachineEvent};
-pub use policy::pacing::{Next, Pacing, PacingRules};
+pub use policy::observed::{Observed, ObservedTransaction};
+pub use policy::pacing::{CommitQueue, Next, Pacing, PacingRules};
 pub use policy::transactioning::{TransactioningName, TransactioningRule};
 pub use request::{
     AllocateMode, AttributeChange, Caller, Moment, Node, NodeSpec, ReadDirEntry, RenameMode,

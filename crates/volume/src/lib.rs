@@ -26,7 +26,8 @@ pub use arena::{Arena, ArenaError, Entered, InFlightRequest, RequestSlot, enter}
 pub use clock::{Clock, SystemClock};
 pub use config::{
     Config, ConfigError, EventSources, Kind, PolicyChange, PolicyKey, PolicySettings, Rules,
-    SettingError, Size, class_name, config_keys, parse_class, parse_policy, parse_size,
+    SettingError, Size, check_policy, class_name, config_keys, parse_class, parse_policy,
+    parse_size,
 };
 #[cfg(feature = "fault-points")]
 pub use fault_points::{FAULT_POINTS, FAULTS};
@@ -40,7 +41,8 @@ pub use mobifs_engine::{
 };
 pub use opened::{OpenOptions, OpenedStore, Resumption};
 pub use status::{
-    AppReport, AppTotals, CheckpointReport, MemoryStatus, PolicyReport, RecordingStatus,
-    SCHEMA_VERSION, Status, StoreStatus, TransactionCounts, UserReport,
+    AppReport, AppTotals, CheckpointReport, MemoryStatus, NativeStatus, PolicyReport,
+    RecordingStatus, SCHEMA_VERSION, Status, StoreStatus, TransactionCounts, UserReport, bytes,
+    rfc3339,
 };
 pub use volume::{BatterySource, Checkpointer, KernelCache, Volume, VolumeError, VolumeOptions};

@@ -52,6 +52,34 @@ pub struct Status {
     /// How many more were asked for, after the last of `apps`.
     #[serde(default)]
     pub apps_omitted: u64,
+    /// What is particular to a steered filesystem of the kernel; none for a mount of MobiFS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub native: Option<NativeStatus>,
+}
+
+/// A filesystem of the kernel whose commits a daemon steers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NativeStatus {
+    /// Its type: `ext4`, `btrfs`.
+    pub filesystem: String,
+    /// Why nothing is promised; none: the promise holds.
+    pub promise_withdrawn: Option<String>,
+    /// Whether calls for durability of programs that `mobifs run` has started return at once.
+    pub calls_return_at_once: bool,
+    /// The kernel's commit interval, in seconds: what it keeps to without the daemon.
+    pub commit_interval_s: u64,
+    /// The age that changes reach at the most if the daemon is dead, in milliseconds.
+    pub age_max_without_daemon_ms: u64,
+    /// Commits since it is steered that the daemon did not ask for: the kernel's own, and those
+    /// that programs wait for; none where the kernel does not count commits.
+    pub other_commits: Option<u64>,
+    /// The largest transaction that the journal takes; none for a filesystem without one.
+    pub largest_transaction_bytes: Option<u64>,
+    /// Where the bytes that programs write are counted: `filesystem`, or `machine` (of all its
+    /// filesystems together).
+    pub written_counter: String,
+    /// The mount options that were changed, as they were before.
+    pub options_before: Vec<String>,
 }
 
 /// All apps of a mount together.
@@ -72,7 +100,8 @@ pub struct AppTotals {
 }
 
 impl AppTotals {
-    pub(crate) fn of(apps: &[AppReport]) -> Self {
+    /// The sums over these.
+    pub fn of(apps: &[AppReport]) -> Self {
         let mut totals = Self::default();
         for app in apps {
             totals.apps += 1;
@@ -135,7 +164,7 @@ pub struct RecordingStatus {
 pub struct StoreStatus {
     /// Its directory; none for one without.
     pub path: Option<String>,
-    /// `journal` or `memory`.
+    /// `journal`, `memory`, or `native`: a filesystem of the kernel that is steered.
     pub kind: String,
     /// Bytes of journal in use.
     pub journal_used_bytes: u64,
@@ -242,7 +271,8 @@ pub enum PolicyReport {
 }
 
 impl PolicyReport {
-    pub(crate) fn of(rule: &TransactioningRule) -> Self {
+    /// Of a rule.
+    pub fn of(rule: &TransactioningRule) -> Self {
         match rule.name {
             TransactioningName::Tpl => Self::Tpl {
                 staleness_min_bytes: bytes(rule.tpl.staleness_min_pages),
@@ -279,7 +309,8 @@ impl PolicyReport {
     }
 }
 
-pub(crate) const fn bytes(pages: u64) -> u64 {
+/// The size of so many pages.
+pub const fn bytes(pages: u64) -> u64 {
     pages.saturating_mul(PAGE_BYTES_U64)
 }
 
@@ -304,7 +335,7 @@ pub struct CheckpointReport {
 }
 
 /// `2015-07-08T12:34:56.789Z`.
-pub(crate) fn rfc3339(time: mobifs_base::Timestamp) -> String {
+pub fn rfc3339(time: mobifs_base::Timestamp) -> String {
     const DAY_SECONDS: i64 = 86_400;
     let (days, second) = (
         time.seconds.div_euclid(DAY_SECONDS),

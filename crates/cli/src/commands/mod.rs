@@ -8,6 +8,7 @@ pub(crate) mod reload;
 pub(crate) mod run;
 pub(crate) mod set;
 pub(crate) mod status;
+pub(crate) mod steer;
 pub(crate) mod sync;
 pub(crate) mod touch;
 pub(crate) mod umount;

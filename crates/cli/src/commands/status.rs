@@ -8,7 +8,8 @@ use std::time::Duration;
 use mobifs_daemon::control::{AnswerPatience, Reply, Request};
 use mobifs_daemon::{Code, Failure};
 use mobifs_volume::{
-    AppName, AppReport, AppSelection, AppTotals, MemoryStatus, RecordingStatus, Status, StoreStatus,
+    AppName, AppReport, AppSelection, AppTotals, MemoryStatus, NativeStatus, RecordingStatus,
+    Status, StoreStatus,
 };
 
 use super::{AS_LONG_AS_IT_TAKES, ask_patiently, unexpected};
@@ -112,6 +113,10 @@ fn table(status: &Status) -> String {
 }
 
 fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
+    if let Some(native) = &status.native {
+        write_native(text, status, native)?;
+        return write_user(text, status);
+    }
     write_daemon(text, status)?;
     write_memory(text, &status.memory)?;
     write_journal(text, &status.store)?;
@@ -128,6 +133,47 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
         } else {
             "does not reach this mount: use `mobifs sync`"
         }
+    )
+}
+
+fn write_native(text: &mut String, status: &Status, native: &NativeStatus) -> std::fmt::Result {
+    writeln!(
+        text,
+        "{} on {}, a steered {}  (process {}, version {}, up {})",
+        status.store.path.as_deref().unwrap_or("-"),
+        status.mountpoint.as_deref().unwrap_or("-"),
+        native.filesystem,
+        status.daemon_pid,
+        status.version,
+        duration(status.uptime_ms as f64 / 1e3)
+    )?;
+    match &native.promise_withdrawn {
+        None => writeln!(text, "promise  in force")?,
+        Some(reason) => writeln!(text, "promise  WITHDRAWN: {}", printable(reason))?,
+    }
+    writeln!(
+        text,
+        "calls    for durability {}",
+        if native.calls_return_at_once {
+            "return at once where `mobifs run` has started the program"
+        } else {
+            "wait"
+        }
+    )?;
+    writeln!(
+        text,
+        "kernel   commits every {} s by itself; without this daemon changes are {} old at the most",
+        native.commit_interval_s,
+        duration(native.age_max_without_daemon_ms as f64 / 1e3)
+    )?;
+    writeln!(
+        text,
+        "commits  {} by the policy{}; the device wrote {}",
+        status.store.commits,
+        native
+            .other_commits
+            .map_or_else(String::new, |others| format!(", {others} others")),
+        size(status.store.commit_written_bytes)
     )
 }
 

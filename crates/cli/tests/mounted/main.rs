@@ -25,6 +25,7 @@ mod reads;
 mod recording;
 mod room;
 mod shapes;
+mod steer;
 mod stopped;
 mod systemd;
 mod unprivileged;

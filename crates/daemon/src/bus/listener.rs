@@ -1,14 +1,14 @@
-//! Passes the events of the system bus on to the volume.
+//! Passes the events of the system bus on to what decides about commits.
 
 use std::sync::Arc;
 
 use super::{BusListener, BusOptions, BusWatcher};
-use crate::events::{EventObserver, UserInput};
-use mobifs_volume::{BatterySource, EventSources, Volume};
+use crate::events::{EventObserver, EventTarget, UserInput};
+use mobifs_volume::{BatterySource, EventSources};
 
 /// Starts to listen to the system bus; none if that is not wanted or not possible.
 pub(crate) fn watch(
-    volume: &Arc<Volume>,
+    target: &Arc<dyn EventTarget>,
     sources: &EventSources,
     observer: Option<Arc<dyn EventObserver>>,
 ) -> Option<BusWatcher> {
@@ -17,39 +17,39 @@ pub(crate) fn watch(
     }
     let is_user_watched = sources.input.is_some();
     let options = BusOptions::system(is_user_watched, sources.battery_low_percent);
-    let listener = Arc::new(VolumeListener {
-        volume: Arc::clone(volume),
+    let listener = Arc::new(Listener {
+        target: Arc::clone(target),
         observer,
     });
     BusWatcher::start(listener, &options)
         .inspect_err(|error| {
             tracing::warn!(
                 %error,
-                "cannot listen to the system bus; the mount is served without its events"
+                "cannot listen to the system bus; the daemon goes on without its events"
             )
         })
         .ok()
 }
 
-struct VolumeListener {
-    volume: Arc<Volume>,
+struct Listener {
+    target: Arc<dyn EventTarget>,
     observer: Option<Arc<dyn EventObserver>>,
 }
 
-impl BusListener for VolumeListener {
+impl BusListener for Listener {
     fn user_event(&self) {
-        self.volume.user_event();
+        self.target.user_event();
         if let Some(observer) = &self.observer {
             observer.user_acted(UserInput::Other);
         }
     }
 
     fn user_left(&self) {
-        self.volume.user_left();
+        self.target.user_left();
     }
 
     fn set_battery_low(&self, is_low: bool) {
-        self.volume.set_battery_low(BatterySource::Upower, is_low);
+        self.target.set_battery_low(BatterySource::Upower, is_low);
         if let Some(observer) = &self.observer {
             observer.battery_changed(is_low);
         }
@@ -59,22 +59,10 @@ impl BusListener for VolumeListener {
         if let Some(observer) = &self.observer {
             observer.screen_changed(is_on);
         }
-        if let Err(error) = self.volume.set_screen(is_on) {
-            tracing::error!(%error, "the daemon could not commit everything");
-        }
+        self.target.set_screen(is_on);
     }
 
     fn power_goes(&self) {
-        match self.volume.power_goes() {
-            Ok(()) => tracing::info!(
-                "the daemon committed everything before the machine sleeps or shuts down"
-            ),
-            Err(error) => {
-                tracing::error!(
-                    %error,
-                    "the machine sleeps or shuts down with uncommitted changes in memory"
-                );
-            }
-        }
+        self.target.power_goes();
     }
 }

@@ -55,6 +55,16 @@ pub enum ControlError {
         /// The mount point.
         path: PathBuf,
     },
+    /// The filesystem's daemon does not run any more.
+    #[error(
+        "the daemon that steered {path} is gone: `mobifs steer {path}` goes on with it, and `mobifs \
+         steer --stop {path}` restores its mount options",
+        path = path.display()
+    )]
+    SteeringGone {
+        /// The mount point.
+        path: PathBuf,
+    },
     /// The socket belongs to another user.
     #[error("only root and the user who mounted {path} may do this", path = path.display())]
     NotPermitted {
@@ -127,10 +137,10 @@ pub fn find_mount(path: &Path) -> Result<MountEntry, ControlError> {
     }
 }
 
-/// A mount with a subtype of its own is known by its socket.
+/// A mount with a subtype of its own, and a steered filesystem of the kernel, are known by their
+/// sockets.
 fn is_ours(mount: &MountEntry) -> bool {
-    mount.has_subtype("mobifs")
-        || (mount.is_fuse() && socket_candidates(mount).iter().any(|path| path.exists()))
+    mount.has_subtype("mobifs") || socket_candidates(mount).iter().any(|path| path.exists())
 }
 
 /// No mount of ours is at `path`: where it is instead. Nothing in a mount is looked at, whose
@@ -199,7 +209,7 @@ impl ControlClient {
         if refused || stranger {
             return Err(ControlError::NotPermitted { path: mountpoint });
         }
-        Err(ControlError::DaemonGone { path: mountpoint })
+        Err(gone(mount))
     }
 
     /// The mount.
@@ -243,12 +253,12 @@ impl ControlClient {
                     }
                     // It died between the connection and its answer, and has no successor that
                     // commands can reach.
-                    Err(gone @ ControlError::DaemonGone { .. }) => return Err(gone),
+                    Err(
+                        gone
+                        @ (ControlError::DaemonGone { .. } | ControlError::SteeringGone { .. }),
+                    ) => return Err(gone),
                     // What answers there now belongs to another mount.
-                    _ if !self.mount.is_in_table() => {
-                        let path = self.mount.mountpoint.clone();
-                        return Err(ControlError::DaemonGone { path });
-                    }
+                    _ if !self.mount.is_in_table() => return Err(gone(&self.mount)),
                     _ => {}
                 }
             }
@@ -330,6 +340,16 @@ impl ControlClient {
                 Ok(0) => return true,
             }
         }
+    }
+}
+
+/// The daemon of this mount does not run any more.
+fn gone(mount: &MountEntry) -> ControlError {
+    let path = mount.mountpoint.clone();
+    if mount.is_fuse() {
+        ControlError::DaemonGone { path }
+    } else {
+        ControlError::SteeringGone { path }
     }
 }
 

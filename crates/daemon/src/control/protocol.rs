@@ -32,6 +32,8 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mount_id: Option<u64>,
     },
+    /// Stop to steer the filesystem, and restore its mount options.
+    StopSteering,
     /// End the mount as a power cut would.
     PowerCut,
     /// Load the configuration again.

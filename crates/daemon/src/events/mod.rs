@@ -8,6 +8,7 @@ mod battery;
 mod input;
 mod pressure;
 mod screen;
+mod target;
 #[cfg(test)]
 mod tests;
 
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mobifs_volume::{BatterySource, EventSources, Volume};
+use mobifs_volume::{BatterySource, EventSources};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -25,6 +26,7 @@ use battery::{Batteries, BatteryWatch};
 use input::InputDevices;
 use pressure::Pressure;
 use screen::{ScreenWatch, Screens};
+pub use target::{AroundWatcher, EventTarget};
 
 /// Batteries are looked at this often.
 const BATTERY_INTERVAL: Duration = Duration::from_secs(30);
@@ -47,7 +49,7 @@ pub(crate) enum UserInput {
     Touch,
 }
 
-/// Observes what happens around a mount, besides the volume.
+/// Observes what happens around a mount, besides the [`EventTarget`].
 pub(crate) trait EventObserver: Send + Sync {
     /// The user used an input device, or is no longer idle.
     fn user_acted(&self, what: UserInput);
@@ -57,7 +59,7 @@ pub(crate) trait EventObserver: Send + Sync {
     fn screen_changed(&self, is_on: bool);
 }
 
-/// Passes the events around a mount on to its volume, until it is dropped.
+/// Passes the events around a mount on to what decides about commits, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct EventWatcher {
     /// Closed to end the thread.
@@ -72,7 +74,7 @@ impl EventWatcher {
     /// # Errors
     /// If a thread or a pipe cannot be made.
     pub(crate) fn start(
-        volume: Arc<Volume>,
+        target: Arc<dyn EventTarget>,
         sources: &EventSources,
         observer: Option<Arc<dyn EventObserver>>,
     ) -> io::Result<Self> {
@@ -85,7 +87,7 @@ impl EventWatcher {
         let screens = screens.filter(|screens| screens.is_one_on().is_some());
         let watch = Watch {
             stopped,
-            volume,
+            target,
             observer,
             input: sources
                 .input
@@ -128,7 +130,7 @@ impl Drop for EventWatcher {
 struct Watch {
     /// Hangs up when the thread is to end.
     stopped: OwnedFd,
-    volume: Arc<Volume>,
+    target: Arc<dyn EventTarget>,
     observer: Option<Arc<dyn EventObserver>>,
     input: Option<InputDevices>,
     /// Input devices are looked at from then on.
@@ -179,7 +181,7 @@ impl Watch {
             if happened.input
                 && let Some(what) = self.input.as_mut().and_then(InputDevices::take)
             {
-                self.volume.user_event();
+                self.target.user_event();
                 if let Some(observer) = &self.observer {
                     observer.user_acted(what);
                 }
@@ -229,7 +231,7 @@ impl Watch {
         if !self.relieved_at.is_some_and(is_recent) {
             self.relieved_at = Some(now);
             tracing::debug!("the kernel reports memory pressure");
-            self.volume.relieve_memory();
+            self.target.relieve_memory();
         }
     }
 
@@ -243,7 +245,7 @@ impl Watch {
         }
         self.battery_at = now + BATTERY_INTERVAL;
         if let Some(is_low) = battery.look() {
-            self.volume.set_battery_low(BatterySource::Kernel, is_low);
+            self.target.set_battery_low(BatterySource::Kernel, is_low);
             if let Some(observer) = &self.observer {
                 observer.battery_changed(is_low);
             }
@@ -263,9 +265,7 @@ impl Watch {
             if let Some(observer) = &self.observer {
                 observer.screen_changed(is_on);
             }
-            if let Err(error) = self.volume.set_screen(is_on) {
-                tracing::error!(%error, "the daemon could not commit everything on a low battery");
-            }
+            self.target.set_screen(is_on);
         }
     }
 }

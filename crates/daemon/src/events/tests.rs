@@ -149,7 +149,7 @@ fn use_of_a_device_is_seen_also_on_one_that_is_plugged_in_later() {
     let mut screen = machine.plug("event1", "400 0 0 0 0 0\n");
     machine.plug("mouse0", "70000 0\n");
     let volume = volume("");
-    let watcher = EventWatcher::start(Arc::clone(&volume), &machine.sources(), None).unwrap();
+    let watcher = EventWatcher::start(volume.clone(), &machine.sources(), None).unwrap();
     let operations = || volume.status().user.operations;
     lid.write_all(&bytes(&TAP)).unwrap();
     screen.write_all(&bytes(&[(0, 0, 0)])).unwrap();
@@ -241,7 +241,7 @@ fn a_low_battery_makes_every_app_durable() {
     ];
     machine.supply("BAT0", &files);
     let volume = volume("[defaults]\nage_max_ms = 1000000\n");
-    let watcher = EventWatcher::start(Arc::clone(&volume), &machine.sources(), None).unwrap();
+    let watcher = EventWatcher::start(volume.clone(), &machine.sources(), None).unwrap();
     wait_until(|| volume.status().battery_low);
     let classes = || volume.status().apps.into_iter().map(|app| app.class);
     assert!(classes().all(|class| class == "durable"));
@@ -315,9 +315,9 @@ fn standby_begins_where_the_screen_is_off() {
         connectors: None,
         ..machine.sources()
     };
-    drop(EventWatcher::start(Arc::clone(&volume), &unwatched, None).unwrap());
+    drop(EventWatcher::start(volume.clone(), &unwatched, None).unwrap());
     assert!(!volume.status().screen_off);
-    let watcher = EventWatcher::start(Arc::clone(&volume), &machine.sources(), None).unwrap();
+    let watcher = EventWatcher::start(volume.clone(), &machine.sources(), None).unwrap();
     wait_until(|| volume.status().screen_off);
     drop(watcher);
 }

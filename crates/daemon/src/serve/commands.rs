@@ -377,6 +377,14 @@ impl ControlHandler for Daemon {
                 }
             }
             Request::Unmount { lazy, mount_id } => self.unmount(lazy, mount_id),
+            Request::StopSteering => Reply::error(
+                ErrorKind::Usage,
+                format!(
+                    "{path} is a MobiFS mount and not a steered filesystem: `mobifs umount {path}` \
+                     ends it",
+                    path = self.paths.mountpoint.display()
+                ),
+            ),
             Request::PowerCut => self.cut_power(),
             Request::Touch => {
                 self.volume.user_event();

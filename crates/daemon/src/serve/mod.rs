@@ -21,7 +21,7 @@ use crate::adapter::VolumeSession;
 use crate::bus::{self, BusWatcher};
 use crate::config_text::ConfigText;
 use crate::control::ControlServer;
-use crate::events::EventWatcher;
+use crate::events::{EventTarget, EventWatcher};
 use crate::failure::{Code, Failure};
 use crate::handover::{self, SupervisorLink};
 use crate::launch::Ready;
@@ -402,12 +402,14 @@ fn finish_store(daemon: &Daemon) -> Result<(), Failure> {
 /// None if events cannot be watched.
 fn watch_bus(daemon: &Daemon, config: &ConfigText) -> Option<BusWatcher> {
     let observer = daemon.recording.as_ref().map(Recording::events);
-    bus::watch(&daemon.volume, &config.config.events, observer)
+    let target = Arc::clone(&daemon.volume) as Arc<dyn EventTarget>;
+    bus::watch(&target, &config.config.events, observer)
 }
 
 fn watch_events(daemon: &Daemon, config: &ConfigText) -> Option<EventWatcher> {
     let observer = daemon.recording.as_ref().map(Recording::events);
-    EventWatcher::start(Arc::clone(&daemon.volume), &config.config.events, observer)
+    let target = Arc::clone(&daemon.volume) as Arc<dyn EventTarget>;
+    EventWatcher::start(target, &config.config.events, observer)
         .inspect_err(|error| {
             tracing::warn!(
                 %error,

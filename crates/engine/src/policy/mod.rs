@@ -4,6 +4,7 @@
 //! sleep and battery have to do with it.
 
 pub mod machine;
+pub mod observed;
 pub(crate) mod pacing;
 pub mod prediction;
 pub mod schedule;

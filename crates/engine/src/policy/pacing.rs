@@ -12,7 +12,7 @@ use crate::policy::prediction::{Prediction, PredictionRules, UserActivity, UserS
 use crate::policy::schedule::{
     DeviceEstimate, Round, SchedulerName, TransactionScheduler, Waiting,
 };
-use crate::{Commit, Engine};
+use crate::{Commit, Engine, Overdue};
 
 /// A predicted interval may be as short as the gap between two operations; looking again more often
 /// than this would only take CPU time, in nanoseconds.
@@ -46,11 +46,58 @@ pub struct Pacing {
     closings_seen: u64,
 }
 
+/// The transactions that pacing decides about: those of an engine, or
+/// [what is observed](crate::policy::observed) of a store that collects changes by itself.
+pub trait CommitQueue {
+    /// What is handed out to be committed.
+    type Commit;
+
+    /// Hands out this closed transaction, or what it needs; none: the first that can be.
+    fn next_commit(&mut self, only: Option<TransactionId>) -> Option<Self::Commit>;
+
+    /// Whether a transaction still waits for its commit.
+    fn is_uncommitted(&self, transaction: TransactionId) -> bool;
+
+    /// The closed transactions that can be handed out, in the order of closing.
+    fn waiting(&self) -> Vec<Waiting>;
+
+    /// How often a transaction was closed.
+    fn closings(&self) -> u64;
+
+    /// The closed transactions that have reached a limit. No limit of age below `age_min_ms`
+    /// milliseconds counts.
+    fn overdue(&self, now: MonotonicNs, age_min_ms: u64) -> Overdue;
+}
+
+impl CommitQueue for Engine {
+    type Commit = Commit;
+
+    fn next_commit(&mut self, only: Option<TransactionId>) -> Option<Commit> {
+        Self::next_commit(self, only)
+    }
+
+    fn is_uncommitted(&self, transaction: TransactionId) -> bool {
+        Self::is_uncommitted(self, transaction)
+    }
+
+    fn waiting(&self) -> Vec<Waiting> {
+        Self::waiting(self)
+    }
+
+    fn closings(&self) -> u64 {
+        Self::closings(self)
+    }
+
+    fn overdue(&self, now: MonotonicNs, age_min_ms: u64) -> Overdue {
+        Self::overdue(self, now, age_min_ms)
+    }
+}
+
 /// What to commit next.
 #[derive(Debug)]
-pub enum Next {
+pub enum Next<C = Commit> {
     /// This.
-    Commit(Commit),
+    Commit(C),
     /// Nothing now.
     Nothing {
         /// When that may change without any event.
@@ -130,12 +177,17 @@ impl Pacing {
         self.device.learn(pages, took_ns);
     }
 
-    /// The transaction that the engine should hand out now. `is_urgent`: none may wait.
-    pub fn next(&mut self, engine: &mut Engine, now: MonotonicNs, is_urgent: bool) -> Next {
+    /// The transaction that should be handed out now. `is_urgent`: none may wait.
+    pub fn next<Q: CommitQueue>(
+        &mut self,
+        queue: &mut Q,
+        now: MonotonicNs,
+        is_urgent: bool,
+    ) -> Next<Q::Commit> {
         let state = self.user.state(now);
         let is_standby = self.machine.is_standby();
         if is_urgent || (state == UserState::Unknown && !is_standby) {
-            let commit = engine.next_commit(None);
+            let commit = queue.next_commit(None);
             return commit.map_or(Next::Nothing { until: None }, Next::Commit);
         }
         let age_min_ms = if is_standby {
@@ -143,8 +195,8 @@ impl Pacing {
         } else {
             0
         };
-        let overdue = engine.overdue(now, age_min_ms);
-        if let Some(commit) = first_of(engine, &overdue.transactions) {
+        let overdue = queue.overdue(now, age_min_ms);
+        if let Some(commit) = first_of(queue, &overdue.transactions) {
             return Next::Commit(commit);
         }
         if is_standby {
@@ -154,8 +206,8 @@ impl Pacing {
         }
         let until = match state {
             UserState::Away(prediction) => {
-                self.schedule(engine, now, &prediction);
-                if let Some(commit) = first_of(engine, &self.chosen) {
+                self.schedule(queue, now, &prediction);
+                if let Some(commit) = first_of(queue, &self.chosen) {
                     return Next::Commit(commit);
                 }
                 let rest_ns = prediction.rest_ns(now).max(LOOK_AGAIN_NS);
@@ -166,15 +218,15 @@ impl Pacing {
             UserState::Unknown => now,
         };
         // Only waiting transactions are a reason to wake up.
-        let until = (!engine.waiting().is_empty()).then_some(until);
+        let until = (!queue.waiting().is_empty()).then_some(until);
         Next::Nothing {
             until: [until, overdue.next_at].into_iter().flatten().min(),
         }
     }
 
     /// Asks the scheduler if the interval is a new one, or something was closed in it.
-    fn schedule(&mut self, engine: &Engine, now: MonotonicNs, prediction: &Prediction) {
-        let closings = engine.closings();
+    fn schedule(&mut self, queue: &impl CommitQueue, now: MonotonicNs, prediction: &Prediction) {
+        let closings = queue.closings();
         let is_same = self.round == Some(prediction.number);
         if is_same && self.closings_seen == closings {
             return;
@@ -183,7 +235,7 @@ impl Pacing {
             self.chosen.clear();
         }
         (self.round, self.closings_seen) = (Some(prediction.number), closings);
-        let waiting = engine.waiting();
+        let waiting = queue.waiting();
         self.chosen
             .retain(|transaction| waiting.iter().any(|waiting| waiting.id == *transaction));
         let (before, new): (Vec<Waiting>, Vec<Waiting>) = waiting
@@ -203,12 +255,12 @@ impl Pacing {
 }
 
 /// Hands out the first of these that can be, or what it needs.
-fn first_of(engine: &mut Engine, transactions: &[TransactionId]) -> Option<Commit> {
+fn first_of<Q: CommitQueue>(queue: &mut Q, transactions: &[TransactionId]) -> Option<Q::Commit> {
     transactions
         .iter()
-        .filter(|transaction| engine.is_uncommitted(**transaction))
+        .filter(|transaction| queue.is_uncommitted(**transaction))
         .copied()
         .collect::<Vec<_>>()
         .into_iter()
-        .find_map(|transaction| engine.next_commit(Some(transaction)))
+        .find_map(|transaction| queue.next_commit(Some(transaction)))
 }

@@ -2,6 +2,7 @@
 
 mod deep;
 mod kept_memory;
+mod observed;
 mod prediction;
 mod rarities;
 mod room;

@@ -24,8 +24,9 @@ pub use policy_keys::{PolicyKey, PolicySettings};
 use raw::RawConfig;
 pub(crate) use rules::AppGlob;
 pub use rules::Rules;
-pub(crate) use settings::check_policy;
-pub use settings::{PolicyChange, SettingError, class_name, parse_class, parse_policy};
+pub use settings::{
+    PolicyChange, SettingError, check_policy, class_name, parse_class, parse_policy,
+};
 pub use size::{Size, parse as parse_size};
 use written::Written;
 pub use written::config_keys;

@@ -150,6 +150,20 @@ impl Rules {
         ages.min().unwrap_or(u64::MAX)
     }
 
+    /// The policy of a store that has no apps, because everything in it is committed together: that
+    /// of what lies in no app, within the limits of every app, whichever it may be that changes
+    /// something.
+    pub fn policy_of_all(&self) -> AppPolicy {
+        let ages = self.policies().map(|policy| policy.age_max_ms);
+        let sizes = self.policies().map(|policy| policy.staleness_max_pages);
+        let of_all = self.policy(b".");
+        AppPolicy {
+            age_max_ms: ages.min().unwrap_or(of_all.age_max_ms),
+            staleness_max_pages: sizes.min().unwrap_or(of_all.staleness_max_pages),
+            ..of_all
+        }
+    }
+
     /// Whether some app can be durable under these rules.
     pub fn has_durable(&self) -> bool {
         self.policies().any(|policy| policy.class == Class::Durable)
@@ -282,6 +296,18 @@ mod tests {
         rules.set_app(b"mail", durable);
         assert_eq!(rules.policy(b"mail").class, Class::Durable);
         assert_eq!(rules.policy(b"mail").age_max_ms, 5);
+    }
+
+    #[test]
+    fn what_is_committed_together_keeps_to_the_limits_of_every_app() {
+        let mut rules = rules();
+        assert_eq!(rules.policy_of_all().age_max_ms, 5);
+        rules.set_app(b".", PolicyChange::parse("policy = \"quiet\""));
+        let of_all = rules.policy_of_all();
+        assert_eq!(of_all.age_max_ms, 5);
+        assert_eq!(of_all.transactioning, rules.policy(b".").transactioning);
+        let staleness_max_pages = AppPolicy::default().staleness_max_pages;
+        assert_eq!(of_all.staleness_max_pages, staleness_max_pages);
     }
 
     #[test]

@@ -173,7 +173,7 @@ impl PolicyChange {
 ///
 /// # Errors
 /// [`SettingError`].
-pub(crate) fn check_policy(policy: &AppPolicy, change: &PolicyChange) -> Result<(), SettingError> {
+pub fn check_policy(policy: &AppPolicy, change: &PolicyChange) -> Result<(), SettingError> {
     let rule = &policy.transactioning;
     if rule.tpl.staleness_min_pages > policy.staleness_max_pages {
         return Err(SettingError::new(

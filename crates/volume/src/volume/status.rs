@@ -67,6 +67,7 @@ impl Volume {
             totals: AppTotals::of(&apps),
             apps,
             apps_omitted: 0,
+            native: None,
         }
     }
 }

@@ -1,0 +1,139 @@
+//! `mobifs steer`
+
+use std::ffi::OsString;
+use std::io;
+use std::io::Write as _;
+use std::path::Path;
+
+use mobifs_daemon::control::{ControlClient, ControlError, Reply, Request};
+use mobifs_daemon::launch::{Ready, start_in_background};
+use mobifs_daemon::{Code, ConfigText, Failure, logging};
+use mobifs_host::{absolute_without_touching, mount_at};
+use mobifs_native::{examine, prepare, restore_after_daemon, serve};
+
+use super::{AS_LONG_AS_IT_TAKES, unexpected};
+use crate::arguments::SteerArguments;
+
+pub(crate) fn run(arguments: &SteerArguments) -> Result<(), Failure> {
+    if arguments.stop {
+        return stop(&arguments.mountpoint);
+    }
+    if arguments.check {
+        return check(arguments);
+    }
+    let ready = Ready::new(arguments.background_child);
+    let result = start(arguments, &ready);
+    if let Err(failure) = &result {
+        ready.failed(failure);
+    }
+    result
+}
+
+fn start(arguments: &SteerArguments, ready: &Ready) -> Result<(), Failure> {
+    if arguments.foreground {
+        // The parent has made the log file our standard error already.
+        let file = arguments.log.as_deref();
+        logging::start(file.filter(|_| !arguments.background_child), "info")?;
+    } else {
+        logging::start(None, "warn")?;
+    }
+    let config = ConfigText::load(arguments.config.as_deref())?;
+    let config_file = arguments.config.as_ref().map(std::path::absolute);
+    let config_file = config_file.transpose().map_err(cannot_start)?;
+    let plan = prepare(&arguments.mountpoint, config, config_file)?;
+    if arguments.foreground {
+        return serve(plan, ready);
+    }
+    let log = match &arguments.log {
+        Some(path) => std::path::absolute(path).map_err(cannot_start)?,
+        None => logging::default_file(&plan.mount.mountpoint)?,
+    };
+    let words = words_of_daemon(arguments, &plan.mount.mountpoint).map_err(cannot_start)?;
+    start_in_background(&words, false, &log)
+}
+
+fn cannot_start(error: io::Error) -> Failure {
+    Failure::new(Code::Failed, format!("cannot start: {error}"))
+}
+
+/// The arguments of this program that make it steer as these arguments want it.
+fn words_of_daemon(arguments: &SteerArguments, mountpoint: &Path) -> io::Result<Vec<OsString>> {
+    let mut words: Vec<OsString> = ["steer", "--foreground", "--background-child"]
+        .map(OsString::from)
+        .into();
+    if let Some(path) = &arguments.config {
+        words.extend(["--config".into(), std::path::absolute(path)?.into()]);
+    }
+    words.extend(["--".into(), mountpoint.into()]);
+    Ok(words)
+}
+
+/// Says whether the filesystem of a directory can be steered, and what is missing.
+fn check(arguments: &SteerArguments) -> Result<(), Failure> {
+    logging::start(None, "warn")?;
+    let config = ConfigText::load(arguments.config.as_deref())?;
+    let policy = config.config.rules.policy_of_all();
+    let failed = |error: &dyn std::fmt::Display| Failure::new(Code::Failed, error.to_string());
+    let examination =
+        examine(&arguments.mountpoint, &policy, false).map_err(|obstacle| failed(&obstacle))?;
+    let mut text = String::new();
+    for obstacle in &examination.obstacles {
+        let sentence = obstacle.to_string();
+        text += &format!("Missing: {sentence}.\n");
+    }
+    for note in &examination.notes {
+        text += &format!("{note}\n");
+    }
+    let mountpoint = examination.mount.map(|mount| mount.mountpoint);
+    let mountpoint = mountpoint.unwrap_or_else(|| arguments.mountpoint.clone());
+    let shown = mountpoint.display();
+    let is_possible = examination.obstacles.is_empty();
+    if is_possible {
+        text += &format!("{shown} can be steered: `mobifs steer {shown}`.\n");
+    }
+    io::stdout()
+        .lock()
+        .write_all(text.as_bytes())
+        .map_err(|error| failed(&error))?;
+    if is_possible {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Code::Failed,
+        format!("{shown} cannot be steered as it is"),
+    ))
+}
+
+fn stop(mountpoint: &Path) -> Result<(), Failure> {
+    logging::start(None, "warn")?;
+    let mut client = match ControlClient::connect(mountpoint) {
+        Ok(client) => client,
+        Err(ControlError::SteeringGone { .. } | ControlError::NotMounted { .. }) => {
+            return restore(mountpoint);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    match client.ask(&Request::StopSteering, &AS_LONG_AS_IT_TAKES)? {
+        Reply::Done => {
+            client.wait_for_end(&AS_LONG_AS_IT_TAKES);
+            Ok(())
+        }
+        Reply::Error { kind, message } => Err(Failure::new(kind.into(), message)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Restores what a daemon has left that was killed.
+fn restore(mountpoint: &Path) -> Result<(), Failure> {
+    let failed = |error: io::Error| {
+        let path = mountpoint.display();
+        Failure::new(Code::Failed, format!("cannot examine {path}: {error}"))
+    };
+    let absolute = absolute_without_touching(mountpoint).map_err(failed)?;
+    let mount = mount_at(&absolute).map_err(failed)?.ok_or_else(|| {
+        let path = mountpoint.display();
+        Failure::new(Code::NotMounted, format!("{path} is not a mount point"))
+    })?;
+    restore_after_daemon(&mount)?;
+    Ok(())
+}

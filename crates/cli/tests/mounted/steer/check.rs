@@ -1,0 +1,245 @@
+//! What is missing is said in sentences, and nothing is changed.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use super::{BTRFS, Disk, EXT4, Made, mount_line};
+use crate::fixture::{Fixture, fails, mobifs, needs_mounts, succeeds};
+
+fn check(place: &Path) -> (Output, String) {
+    let output = mobifs(&["steer", "--check"], place);
+    let said = String::from_utf8(output.stdout.clone()).unwrap();
+    (output, said)
+}
+
+#[track_caller]
+fn says(said: &str, needles: &[&str]) {
+    for needle in needles {
+        assert!(said.contains(needle), "{said:?} does not say {needle:?}");
+    }
+}
+
+#[test]
+fn what_can_be_steered_is_said_to_be() {
+    needs_mounts!();
+    for (made, needles) in [
+        (
+            EXT4,
+            &["Steering sets the mount options commit=30 and restores commit=5"][..],
+        ),
+        (
+            BTRFS,
+            &[
+                "flushoncommit,notreelog",
+                "noflushoncommit,treelog",
+                "chattr +C",
+            ],
+        ),
+    ] {
+        let Some(disk) = Disk::new(made) else {
+            continue;
+        };
+        let before = disk.options();
+        let inside = disk.at.join("inside");
+        fs::create_dir(&inside).unwrap();
+        for place in [&disk.at, &inside] {
+            let (output, said) = check(place);
+            succeeds(&output);
+            says(&said, needles);
+            says(&said, &["can be steered: `mobifs steer"]);
+        }
+        assert_eq!(disk.options(), before);
+        assert!(!disk.is_in_force());
+    }
+}
+
+#[test]
+fn an_ext4_that_journals_no_content_is_told_how_to() {
+    needs_mounts!();
+    let ordered = Made {
+        options: "loop,data=ordered",
+        ..EXT4
+    };
+    let Some(disk) = Disk::new(ordered) else {
+        return;
+    };
+    let before = disk.options();
+    let (output, said) = check(&disk.at);
+    fails(&output, 1, &["cannot be steered as it is"]);
+    let fstab = format!("{} ext4 data=journal 0 2", disk.at.display());
+    says(
+        &said,
+        &[
+            "data=ordered",
+            "no remount",
+            &fstab,
+            "tune2fs -o journal_data /dev/loop",
+        ],
+    );
+    fails(&disk.try_steer(&[]), 1, &["data=ordered"]);
+    assert_eq!(disk.options(), before);
+}
+
+#[test]
+fn other_filesystems_are_refused_with_the_reason() {
+    needs_mounts!();
+    let xfs = Made {
+        make: &["mkfs.xfs", "-q", "-f"],
+        options: "loop",
+        mib: 320,
+    };
+    if let Some(disk) = Disk::new(xfs) {
+        let (output, said) = check(&disk.at);
+        fails(&output, 1, &["cannot be steered"]);
+        says(&said, &["is xfs", "another moment", "mobifs mount"]);
+        fails(&disk.try_steer(&[]), 1, &["is xfs"]);
+    }
+    let ext2 = Made {
+        make: &["mkfs.ext4", "-q", "-O", "^has_journal"],
+        options: "loop",
+        mib: 32,
+    };
+    if let Some(disk) = Disk::new(ext2) {
+        says(
+            &check(&disk.at).1,
+            &["has no journal", "tune2fs -j /dev/loop"],
+        );
+        fails(&disk.try_steer(&[]), 1, &["has no journal"]);
+    }
+    let mut fixture = Fixture::new();
+    let at = fixture.directory("memory");
+    fixture.mount_other(&["-t", "tmpfs", "none"], &at);
+    fails(&mobifs(&["steer"], &at), 1, &["is tmpfs", "in memory"]);
+    fixture.mount(&[]);
+    fails(
+        &mobifs(&["steer"], &fixture.mountpoint),
+        1,
+        &["is a MobiFS mount"],
+    );
+    fixture.umount();
+    fails(
+        &mobifs(&["steer", "--check"], Path::new("/nowhere")),
+        1,
+        &["cannot examine /nowhere"],
+    );
+}
+
+#[test]
+fn what_is_no_whole_filesystem_is_refused() {
+    needs_mounts!();
+    let Some(mut disk) = Disk::new(EXT4) else {
+        return;
+    };
+    let inside = disk.at.join("inside");
+    fs::create_dir(&inside).unwrap();
+    let shown = disk.at.display().to_string();
+    fails(
+        &mobifs(&["steer"], &inside),
+        1,
+        &["a directory in the filesystem", &shown],
+    );
+    let bind = disk.fixture.directory("bind");
+    disk.fixture
+        .mount_other(&["--bind", inside.to_str().unwrap()], &bind);
+    fails(
+        &mobifs(&["steer"], &bind),
+        1,
+        &["bind mount of /inside", &format!("name {shown}")],
+    );
+    // A second mount of the whole is the same filesystem.
+    let second = disk.fixture.directory("second");
+    disk.fixture.mount_other(&["--bind", &shown], &second);
+    says(
+        &check(&disk.at).1,
+        &["is also mounted at", second.to_str().unwrap()],
+    );
+    disk.steer("");
+    fails(
+        &mobifs(&["steer"], &second),
+        3,
+        &["steered already, by process"],
+    );
+    disk.stop();
+}
+
+#[test]
+fn a_subvolume_is_a_whole_filesystem() {
+    needs_mounts!();
+    let Some(mut disk) = Disk::new(BTRFS) else {
+        return;
+    };
+    let made = Command::new("btrfs")
+        .args(["-q", "subvolume", "create"])
+        .arg(disk.at.join("sub"))
+        .output()
+        .unwrap();
+    succeeds(&made);
+    let device = mount_line(&disk.at);
+    let device = device.rsplit(' ').nth(1).unwrap().to_owned();
+    let sub = disk.fixture.directory("sub");
+    disk.fixture
+        .mount_other(&["-o", "subvol=sub", &device], &sub);
+    succeeds(&mobifs(&["steer", "--check"], &sub));
+    fs::create_dir(sub.join("part")).unwrap();
+    let bind = disk.fixture.directory("bind");
+    let part = sub.join("part");
+    disk.fixture
+        .mount_other(&["--bind", part.to_str().unwrap()], &bind);
+    fails(&mobifs(&["steer"], &bind), 1, &["bind mount of /sub/part"]);
+}
+
+#[test]
+fn what_would_break_the_promise_is_refused() {
+    needs_mounts!();
+    if let Some(disk) = Disk::new(EXT4) {
+        let config = disk.fixture.config("[defaults]\nage_max_ms = 999\n");
+        let config = ["--config", config.to_str().unwrap()];
+        fails(&disk.try_steer(&config), 2, &["999 ms", "at least 1000"]);
+    }
+    for (made, needle) in [
+        (
+            Made {
+                options: "loop,data=journal,nobarrier",
+                ..EXT4
+            },
+            "without barriers",
+        ),
+        (
+            Made {
+                options: "loop,ro",
+                ..EXT4
+            },
+            "read-only",
+        ),
+        (
+            Made {
+                options: "loop,nobarrier",
+                ..BTRFS
+            },
+            "without barriers",
+        ),
+        (
+            Made {
+                options: "loop,nodatacow",
+                ..BTRFS
+            },
+            "nodatacow",
+        ),
+        (
+            Made {
+                make: &["mkfs.ext4", "-q", "-b", "1024", "-J", "size=1"],
+                mib: 32,
+                ..EXT4
+            },
+            "takes transactions of",
+        ),
+    ] {
+        let Some(disk) = Disk::new(made) else {
+            continue;
+        };
+        let before = disk.options();
+        fails(&disk.try_steer(&[]), 1, &[needle]);
+        assert_eq!(disk.options(), before);
+    }
+}

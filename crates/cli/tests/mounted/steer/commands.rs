@@ -1,0 +1,114 @@
+//! Commands about a steered filesystem are those about a mount.
+
+use std::fs;
+
+use super::{BTRFS, Disk, EXT4};
+use crate::fixture::{fails, mobifs, needs_mounts, succeeds, wait_until};
+
+#[test]
+fn the_status_is_that_of_a_native_filesystem() {
+    needs_mounts!();
+    for (made, kind) in [(EXT4, "ext4"), (BTRFS, "btrfs")] {
+        let Some(disk) = Disk::new(made) else {
+            continue;
+        };
+        disk.steer("");
+        let status = disk.status();
+        assert_eq!(status["store"]["kind"], "native");
+        assert_eq!(status["mountpoint"], disk.at.to_str().unwrap());
+        let native = &status["native"];
+        assert_eq!(native["filesystem"], kind);
+        assert_eq!(native["commit_interval_s"], 30);
+        let without = native["age_max_without_daemon_ms"].as_u64().unwrap();
+        assert_eq!(without > 30_000, kind == "btrfs", "{native}");
+        let output = mobifs(&["status"], &disk.at);
+        succeeds(&output);
+        let text = String::from_utf8(output.stdout).unwrap();
+        for line in [
+            "a steered ",
+            "promise  in force",
+            "return at once",
+            "commits every 30 s",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+}
+
+#[test]
+fn settings_change_while_it_is_steered() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    disk.steer("[defaults]\nage_max_ms = 20000\n");
+    let set = |words: &[&str]| mobifs(&[&["set", "--app", "."], words].concat(), &disk.at);
+    succeeds(&set(&["--age-max-ms", "9000", "--policy", "quiet"]));
+    assert!(disk.options().0.contains("commit=9"));
+    let app = disk.status()["apps"][0].clone();
+    assert_eq!(
+        (&app["age_max_ms"], &app["policy"]["name"]),
+        (&9000.into(), &"quiet".into())
+    );
+    fails(&set(&["--age-max-ms", "10"]), 2, &["at least 1000"]);
+    fails(
+        &set(&["--interval-ms", "90000", "--policy", "interval"]),
+        2,
+        &["larger than age_max_ms"],
+    );
+    let other = mobifs(&["set", "--app", "mail", "--age-max-ms", "5000"], &disk.at);
+    fails(&other, 2, &["no app mail", "--app ."]);
+    assert!(disk.options().0.contains("commit=9"));
+    // Calls of durable apps wait.
+    assert!(disk.is_in_force());
+    succeeds(&set(&["--class", "durable"]));
+    assert!(!disk.is_in_force());
+    assert!(disk.status()["native"]["promise_withdrawn"].is_null());
+    succeeds(&mobifs(&["reload"], &disk.at));
+    assert!(disk.is_in_force());
+    assert!(disk.options().0.contains("commit=20"));
+    let config = disk.fixture.config("[defaults]\nage_max_ms = 500\n");
+    fails(&mobifs(&["reload"], &disk.at), 2, &["at least 1000"]);
+    fs::write(&config, "allow_durable = false\n").unwrap();
+    succeeds(&mobifs(&["reload"], &disk.at));
+    fails(&set(&["--class", "durable"]), 2, &["allow_durable = false"]);
+}
+
+#[test]
+fn users_and_screens_are_reported_as_to_a_mount() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    disk.steer("user_events = \"none\"\nscreens = false\n");
+    succeeds(&mobifs(&["touch"], &disk.at));
+    assert_eq!(disk.status()["user"]["operations"], 1);
+    fs::write(disk.at.join("file"), "content").unwrap();
+    wait_until(|| disk.status()["apps"][0]["transactions"]["open"] == 1);
+    let before = disk.commits();
+    succeeds(&mobifs(&["touch", "--screen", "off"], &disk.at));
+    assert!(disk.commits() > before);
+    assert_eq!(disk.status()["screen_off"], true);
+    succeeds(&mobifs(&["touch", "--screen", "on"], &disk.at));
+    assert_eq!(disk.status()["screen_off"], false);
+}
+
+#[test]
+fn commands_for_mounts_only_say_so() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    disk.steer("");
+    let stop = format!("mobifs steer --stop {}", disk.at.display());
+    fails(
+        &mobifs(&["umount"], &disk.at),
+        2,
+        &["not a MobiFS mount", &stop],
+    );
+    fails(
+        &mobifs(&["drill", "power-cut", "--yes"], &disk.at),
+        2,
+        &["no drill"],
+    );
+    fails(
+        &mobifs(&["sync", "--app", "mail"], &disk.at),
+        2,
+        &["no app mail"],
+    );
+    assert!(disk.is_in_force());
+}

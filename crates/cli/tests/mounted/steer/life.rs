@@ -1,0 +1,157 @@
+//! Daemons that end, in every way.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{BTRFS, Disk, EXT4, Made, mount_line};
+use crate::fixture::{PROGRAM, fails, mobifs, needs_mounts, succeeds, wait_until};
+
+fn pid(disk: &Disk) -> Pid {
+    let pid = disk.status()["daemon_pid"].as_i64().unwrap();
+    Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
+}
+
+#[test]
+fn a_signal_restores_the_mount() {
+    needs_mounts!();
+    for signal in [Signal::TERM, Signal::INT] {
+        let Some(disk) = Disk::new(EXT4) else { return };
+        let before = disk.options();
+        disk.steer("");
+        kill_process(pid(&disk), signal).unwrap();
+        wait_until(|| disk.options() == before);
+        wait_until(|| !mobifs(&["status"], &disk.at).status.success());
+        assert!(!disk.is_in_force());
+    }
+}
+
+#[test]
+fn the_foreground_steers_until_it_is_ended() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    let before = disk.options();
+    let mut daemon = Command::new(PROGRAM)
+        .args(["steer", "--foreground"])
+        .arg(&disk.at)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until(|| disk.is_in_force());
+    wait_until(|| mobifs(&["status"], &disk.at).status.success());
+    disk.stop();
+    assert!(daemon.wait().unwrap().success());
+    assert_eq!(disk.options(), before);
+}
+
+/// The kernel keeps the promise of a daemon that was killed; what was before is not forgotten.
+#[test]
+fn a_killed_daemon_leaves_its_interval_and_the_way_back() {
+    needs_mounts!();
+    for made in [EXT4, BTRFS] {
+        let Some(disk) = Disk::new(made) else {
+            continue;
+        };
+        let before = disk.options();
+        disk.steer("[defaults]\nage_max_ms = 12000\n");
+        let during = disk.options();
+        let killed = pid(&disk);
+        kill_process(killed, Signal::KILL).unwrap();
+        wait_until(|| !disk.is_in_force());
+        assert_eq!(disk.options(), during);
+        let shown = disk.at.display().to_string();
+        let steer = format!("mobifs steer {shown}");
+        let stop = format!("mobifs steer --stop {shown}");
+        wait_until(|| !mobifs(&["status"], &disk.at).status.success());
+        fails(&mobifs(&["status"], &disk.at), 5, &[&steer, &stop]);
+        // The next daemon knows what was before.
+        disk.steer("[defaults]\nage_max_ms = 9000\n");
+        assert!(disk.is_in_force());
+        let next = pid(&disk);
+        assert_ne!(next, killed);
+        kill_process(next, Signal::KILL).unwrap();
+        wait_until(|| !disk.is_in_force());
+        succeeds(&mobifs(&["steer", "--stop"], &disk.at));
+        assert_eq!(disk.options(), before);
+        fails(
+            &mobifs(&["steer", "--stop"], &disk.at),
+            5,
+            &["is not steered"],
+        );
+    }
+}
+
+/// `syncfs` says that everything is committed where the filesystem has failed and become read-only.
+#[test]
+fn a_filesystem_that_fails_withdraws_the_promise() {
+    needs_mounts!();
+    let failing = Made {
+        options: "loop,data=journal,errors=remount-ro",
+        ..EXT4
+    };
+    let Some(disk) = Disk::new(failing) else {
+        return;
+    };
+    disk.steer("");
+    fs::write(disk.at.join("file"), "content").unwrap();
+    let device = mount_line(&disk.at);
+    let device = Path::new(device.rsplit(' ').nth(1).unwrap());
+    let trigger = Path::new("/sys/fs/ext4").join(device.file_name().unwrap());
+    fs::write(trigger.join("trigger_fs_error"), "a test\n").unwrap();
+    fails(&mobifs(&["sync"], &disk.at), 1, &["Read-only"]);
+    let status = disk.status();
+    let why = status["native"]["promise_withdrawn"].as_str().unwrap();
+    assert!(why.contains("read-only"), "{why}");
+    assert!(!disk.is_in_force());
+}
+
+/// What another program has set after a daemon was killed stays; the rest goes back.
+#[test]
+fn the_next_daemon_restores_what_the_killed_one_has_changed() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    disk.steer("");
+    kill_process(pid(&disk), Signal::KILL).unwrap();
+    wait_until(|| !disk.is_in_force());
+    let mut mount = Command::new("mount");
+    mount.args(["-o", "remount,commit=3"]).arg(&disk.at);
+    succeeds(&mount.output().unwrap());
+    disk.steer("");
+    disk.stop();
+    let (line, _) = disk.options();
+    assert!(line.contains("commit=3"), "{line}");
+    assert!(
+        !line.contains("flushoncommit") && !line.contains("notreelog"),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_filesystem_has_one_daemon() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    disk.steer("");
+    let shown = disk.options();
+    let stop = format!("mobifs steer --stop {}", disk.at.display());
+    fails(&disk.try_steer(&[]), 3, &["steered already", &stop]);
+    assert_eq!(disk.options(), shown);
+    assert!(disk.is_in_force());
+}
+
+#[test]
+fn a_filesystem_that_leaves_the_tree_ends_its_daemon() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    disk.steer("");
+    let daemon = pid(&disk);
+    let directory = format!("/proc/{}", daemon.as_raw_nonzero());
+    let unmounted = Command::new("umount")
+        .arg("-l")
+        .arg(&disk.at)
+        .output()
+        .unwrap();
+    succeeds(&unmounted);
+    wait_until(|| !Path::new(&directory).exists());
+}

@@ -1,0 +1,127 @@
+//! The mount options: changed, restored exactly, and watched.
+
+use std::process::Command;
+
+use super::{BTRFS, Disk, EXT4, Made};
+use crate::fixture::{mobifs, needs_mounts, succeeds, wait_until};
+
+fn remount(disk: &Disk, options: &str) {
+    let mut mount = Command::new("mount");
+    mount.args(["-o", &format!("remount,{options}")]);
+    succeeds(&mount.arg(&disk.at).output().unwrap());
+}
+
+#[test]
+fn the_mount_is_as_before_when_steering_stops() {
+    needs_mounts!();
+    for (made, during) in [
+        (
+            Made {
+                options: "loop,data=journal,commit=7,noatime,nosuid,nodev",
+                ..EXT4
+            },
+            &["commit=12", "noatime", "nosuid", "nodev"][..],
+        ),
+        (EXT4, &["commit=12", "relatime"]),
+        (
+            Made {
+                options: "loop,noatime,commit=9,compress=zstd",
+                ..BTRFS
+            },
+            &[
+                "commit=12",
+                "flushoncommit",
+                "notreelog",
+                "noatime",
+                "compress=zstd",
+            ],
+        ),
+        (
+            Made {
+                options: "loop,flushoncommit",
+                ..BTRFS
+            },
+            &["commit=12", "flushoncommit", "notreelog"],
+        ),
+    ] {
+        let Some(disk) = Disk::new(made) else {
+            continue;
+        };
+        let before = disk.options();
+        disk.steer("[defaults]\nage_max_ms = 12345\n[[app]]\nmatch = \"x\"\nage_max_ms = 50000\n");
+        let (line, _) = disk.options();
+        for option in during {
+            assert!(line.contains(option), "{line} has no {option}");
+        }
+        assert!(disk.is_in_force());
+        disk.stop();
+        assert_eq!(disk.options(), before);
+        assert!(!disk.is_in_force());
+    }
+}
+
+#[test]
+fn the_shortest_age_of_any_app_is_the_kernels_interval() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    disk.steer("[[app]]\nmatch = \"bank-*\"\nage_max_ms = 8000\n");
+    assert!(disk.options().0.contains("commit=8"));
+    let status = disk.status();
+    assert_eq!(status["apps"][0]["age_max_ms"], 8000);
+    assert_eq!(status["native"]["commit_interval_s"], 8);
+}
+
+#[test]
+fn options_that_another_program_sets_withdraw_the_promise() {
+    needs_mounts!();
+    for (made, options, shown) in [
+        (EXT4, "commit=3", "commit=3"),
+        (BTRFS, "noflushoncommit", "noflushoncommit"),
+        (BTRFS, "treelog", "treelog"),
+    ] {
+        let Some(disk) = Disk::new(made) else {
+            continue;
+        };
+        disk.steer("");
+        assert!(disk.status()["native"]["promise_withdrawn"].is_null());
+        remount(&disk, options);
+        let status = disk.status();
+        let why = status["native"]["promise_withdrawn"].as_str().unwrap();
+        assert!(why.contains(shown), "{why}");
+        assert_eq!(status["native"]["calls_return_at_once"], false);
+        assert!(!disk.is_in_force());
+        let output = mobifs(&["status"], &disk.at);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains("WITHDRAWN"), "{text}");
+        // The user decides which of the two it is to be.
+        succeeds(&mobifs(&["reload"], &disk.at));
+        assert!(disk.status()["native"]["promise_withdrawn"].is_null());
+        assert!(disk.is_in_force());
+    }
+}
+
+/// Also where no command is called: a commit looks first.
+#[test]
+fn a_remount_is_noticed_without_a_command() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    disk.steer("[defaults]\npolicy = \"interval\"\ninterval_ms = 100\n");
+    remount(&disk, "commit=3");
+    std::fs::write(disk.at.join("file"), "content").unwrap();
+    wait_until(|| !disk.is_in_force());
+}
+
+#[test]
+fn what_another_program_has_set_stays_when_steering_stops() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    disk.steer("");
+    remount(&disk, "commit=3");
+    disk.stop();
+    let (line, _) = disk.options();
+    assert!(line.contains("commit=3"), "{line}");
+    assert!(
+        !line.contains("flushoncommit") && !line.contains("notreelog"),
+        "{line}"
+    );
+}

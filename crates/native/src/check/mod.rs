@@ -1,0 +1,389 @@
+//! Whether a filesystem can be steered, in sentences. Changes nothing.
+
+mod obstacle;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use mobifs_engine::{AppPolicy, TransactioningName};
+use mobifs_host::{MountEntry, mounts};
+use mobifs_steered::{Device, Directory};
+use mobifs_volume::bytes;
+use rustix::thread::{CapabilitySet, capabilities};
+
+use crate::filesystem::{Ext4, Filesystem};
+use crate::mount_options::MountOptions;
+pub use obstacle::Obstacle;
+
+/// A journal that takes no larger transactions than this would commit all the time.
+pub const LARGEST_TRANSACTION_BYTES_MIN: u64 = 1 << 20;
+/// How many times the largest transaction a journal of ext4 has to be: the kernel begins a commit when
+/// the running transaction takes a third of it, or, if it is older, a quarter.
+const JOURNAL_PARTS: u64 = 4;
+
+/// What is known of a place.
+#[derive(Clone, Debug)]
+pub struct Examination {
+    /// The mount, if the place has one.
+    pub mount: Option<MountEntry>,
+    /// The filesystem, if it is of a type that can be steered.
+    pub filesystem: Option<Filesystem>,
+    /// Why it cannot be steered as it is.
+    pub obstacles: Vec<Obstacle>,
+    /// What steering it will do, and what could be better.
+    pub notes: Vec<String>,
+}
+
+/// Looks at the filesystem of a directory. `is_mountpoint`: the directory has to be where it is
+/// mounted; otherwise it may lie anywhere in it.
+///
+/// # Errors
+/// The place cannot be looked at.
+pub fn examine(
+    path: &Path,
+    policy: &AppPolicy,
+    is_mountpoint: bool,
+) -> Result<Examination, Obstacle> {
+    let unreadable = |error: io::Error| Obstacle::Unreadable {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    };
+    let place = path.canonicalize().map_err(unreadable)?;
+    let table = mounts().map_err(unreadable)?;
+    let mount = mount_of(&place, &table).ok_or_else(|| {
+        unreadable(io::Error::new(
+            io::ErrorKind::NotFound,
+            "no mount of this process has it",
+        ))
+    })?;
+    let mut examination = Examination {
+        mount: Some(mount.clone()),
+        filesystem: None,
+        obstacles: Vec::new(),
+        notes: Vec::new(),
+    };
+    if is_mountpoint && mount.mountpoint != place {
+        examination.obstacles.push(Obstacle::NotMountpoint {
+            path: place,
+            mountpoint: mount.mountpoint.clone(),
+        });
+        return Ok(examination);
+    }
+    let options = MountOptions::of(mount.id).map_err(unreadable)?;
+    let options = options.unwrap_or_default();
+    match Filesystem::of(mount).map_err(unreadable)? {
+        None => examination.obstacles.push(Obstacle::Kind {
+            path: mount.mountpoint.clone(),
+            kind: mount.kind.clone(),
+            why: obstacle::why_not(&mount.kind),
+        }),
+        Some(filesystem) => {
+            let looked = Looked {
+                mount,
+                options: &options,
+                policy,
+                table: &table,
+            };
+            looked
+                .look(&filesystem, &mut examination)
+                .map_err(unreadable)?;
+            examination.filesystem = Some(filesystem);
+        }
+    }
+    Ok(examination)
+}
+
+/// The mount that a path lies in: of those that are above it the nearest, and of several at the same
+/// place the last.
+fn mount_of<'t>(path: &Path, table: &'t [MountEntry]) -> Option<&'t MountEntry> {
+    let above = table
+        .iter()
+        .filter(|mount| path.starts_with(&mount.mountpoint));
+    above.max_by_key(|mount| mount.mountpoint.components().count())
+}
+
+/// A filesystem that may be steered, and what is to be promised.
+struct Looked<'a> {
+    mount: &'a MountEntry,
+    options: &'a MountOptions,
+    policy: &'a AppPolicy,
+    table: &'a [MountEntry],
+}
+
+impl Looked<'_> {
+    fn path(&self) -> PathBuf {
+        self.mount.mountpoint.clone()
+    }
+
+    fn look(&self, filesystem: &Filesystem, examination: &mut Examination) -> io::Result<()> {
+        let obstacles = &mut examination.obstacles;
+        obstacles.extend(self.already_steered());
+        obstacles.extend(self.part());
+        if self.options.is_read_only() {
+            obstacles.push(Obstacle::ReadOnly { path: self.path() });
+        }
+        match filesystem {
+            Filesystem::Ext4(ext4) => self.look_at_ext4(ext4, filesystem, examination)?,
+            Filesystem::Btrfs(_) => self.look_at_btrfs(filesystem, examination),
+        }
+        let obstacles = &mut examination.obstacles;
+        let age_max_ms = self.policy.age_max_ms;
+        if age_max_ms < 1000 {
+            obstacles.push(Obstacle::AgeTooShort { age_max_ms });
+        }
+        if !is_permitted() {
+            obstacles.push(Obstacle::NotPermitted { path: self.path() });
+        }
+        let before = filesystem.settings(self.mount.id)?;
+        if let Some(before) = before {
+            let wanted = filesystem.wanted(age_max_ms / 1000);
+            let changes = wanted.changes(&before);
+            let shown: Vec<_> = changes.iter().map(ToString::to_string).collect();
+            examination.notes.push(if shown.is_empty() {
+                "The mount options are as steering wants them.".to_owned()
+            } else {
+                format!(
+                    "Steering sets the mount options {} and restores {} when it stops.",
+                    shown.join(","),
+                    before.shown().join(",")
+                )
+            });
+        }
+        if self.policy.transactioning.name == TransactioningName::Tpl {
+            examination.notes.push(
+                "The kernel does not tell what is overwritten, so the policy \"tpl\" commits at the limits \
+                 only."
+                    .to_owned(),
+            );
+        }
+        self.note_other_mounts(examination);
+        Ok(())
+    }
+
+    fn already_steered(&self) -> Option<Obstacle> {
+        let device = Device {
+            major: self.mount.device_major,
+            minor: self.mount.device_minor,
+        };
+        let steered = Directory::from_environment().find(device)?;
+        Some(Obstacle::AlreadySteered {
+            path: self.path(),
+            pid: steered.record().pid(),
+        })
+    }
+
+    /// A btrfs is mounted with a subvolume as its root, which is not a part in this sense.
+    fn part(&self) -> Option<Obstacle> {
+        let is_whole = |mount: &MountEntry, options: &MountOptions| {
+            let subvolume = options.filesystem.value("subvol").map(Path::new);
+            !mount.shows_a_part() || subvolume == Some(mount.root.as_path())
+        };
+        if is_whole(self.mount, self.options) {
+            return None;
+        }
+        let others = self
+            .table
+            .iter()
+            .filter(|other| other.has_device_of(self.mount));
+        let whole = others.into_iter().find(|other| {
+            let options = MountOptions::of(other.id)
+                .ok()
+                .flatten()
+                .unwrap_or_default();
+            is_whole(other, &options)
+        });
+        Some(Obstacle::Part {
+            path: self.path(),
+            root: self.mount.root.clone(),
+            whole: whole.map(|whole| whole.mountpoint.clone()),
+        })
+    }
+
+    fn note_other_mounts(&self, examination: &mut Examination) {
+        let others = self
+            .table
+            .iter()
+            .filter(|other| other.has_device_of(self.mount) && other.id != self.mount.id);
+        let others: Vec<_> = others
+            .map(|other| other.mountpoint.display().to_string())
+            .collect();
+        if !others.is_empty() {
+            examination.notes.push(format!(
+                "The same filesystem is also mounted at {}: what holds for one mount holds for all.",
+                others.join(", ")
+            ));
+        }
+    }
+
+    fn look_at_ext4(
+        &self,
+        ext4: &Ext4,
+        filesystem: &Filesystem,
+        examination: &mut Examination,
+    ) -> io::Result<()> {
+        let device = self.device_of(ext4);
+        let obstacles = &mut examination.obstacles;
+        let options = ext4.options()?;
+        if !ext4.has_journal() {
+            obstacles.push(Obstacle::NoJournal {
+                path: self.path(),
+                device,
+            });
+            return Ok(());
+        }
+        let mode = options.value("data").unwrap_or("ordered");
+        if mode != "journal" {
+            obstacles.push(Obstacle::DataMode {
+                path: self.path(),
+                mode: mode.to_owned(),
+                advice: self.how_to_journal_data(&device),
+            });
+        }
+        if options.has("nobarrier") || options.number("barrier") == Some(0) {
+            obstacles.push(Obstacle::NoBarriers {
+                path: self.path(),
+                kind: "ext4",
+            });
+        }
+        if let Some(largest) = filesystem.largest_transaction_bytes() {
+            self.compare_with_journal(largest, device, examination);
+        }
+        Ok(())
+    }
+
+    /// A root filesystem that the kernel has mounted is of `/dev/root`, which does not exist.
+    fn device_of(&self, ext4: &Ext4) -> String {
+        if self.mount.source.exists() {
+            return self.mount.source.display().to_string();
+        }
+        format!("/dev/{}", ext4.name())
+    }
+
+    fn how_to_journal_data(&self, device: &str) -> String {
+        let path = self.mount.mountpoint.display();
+        if self.mount.mountpoint == Path::new("/") {
+            return format!(
+                "`tune2fs -o journal_data {device}` or `rootflags=data=journal` on the kernel's command \
+                 line, then restart the machine"
+            );
+        }
+        format!(
+            "unmount it and mount it with `-o data=journal`, in /etc/fstab `{device} {path} {} \
+             data=journal 0 2`, or make that its default with `tune2fs -o journal_data {device}`",
+            self.mount.kind
+        )
+    }
+
+    fn compare_with_journal(&self, largest: u64, device: String, examination: &mut Examination) {
+        if largest < LARGEST_TRANSACTION_BYTES_MIN {
+            examination.obstacles.push(Obstacle::JournalTooSmall {
+                path: self.path(),
+                device,
+                largest_kib: largest >> 10,
+                least_kib: LARGEST_TRANSACTION_BYTES_MIN >> 10,
+            });
+            return;
+        }
+        let wanted = bytes(self.policy.staleness_max_pages);
+        if largest < wanted {
+            let mib = |bytes: u64| bytes >> 20;
+            examination.notes.push(format!(
+                "The journal takes transactions of {} MiB at the most, and the configuration lets {} MiB \
+                 collect (staleness_max_bytes): the kernel commits when a transaction is full, which is \
+                 safe and writes more; for all of it the journal needs {} MiB (unmounted: `tune2fs -O \
+                 ^has_journal {device}`, `tune2fs -J size={} {device}`).",
+                mib(largest),
+                mib(wanted),
+                mib(wanted * JOURNAL_PARTS),
+                mib(wanted * JOURNAL_PARTS),
+            ));
+        }
+        examination.notes.push(
+            "With data=journal content is written twice, to the journal and to its place; give large \
+             media files another filesystem."
+                .to_owned(),
+        );
+    }
+
+    fn look_at_btrfs(&self, filesystem: &Filesystem, examination: &mut Examination) {
+        let options = &self.options.filesystem;
+        if options.has("nodatacow") {
+            examination
+                .obstacles
+                .push(Obstacle::NoCow { path: self.path() });
+        }
+        if options.has("nobarrier") {
+            examination.obstacles.push(Obstacle::NoBarriers {
+                path: self.path(),
+                kind: "btrfs",
+            });
+        }
+        let late_ms = filesystem.age_before_transaction_ms();
+        examination.notes.push(format!(
+            "If the daemon is killed, the age that a power cut takes grows by up to {} s, because btrfs \
+             takes content into a transaction only when the kernel begins to write it \
+             (vm.dirty_expire_centisecs).",
+            late_ms.div_ceil(1000)
+        ));
+        examination.notes.push(
+            "Files with `chattr +C` are overwritten in place: the promise does not hold for their \
+             content."
+                .to_owned(),
+        );
+    }
+}
+
+fn is_permitted() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(id: u64, mountpoint: &str) -> MountEntry {
+        MountEntry {
+            id,
+            parent_id: 1,
+            root: "/".into(),
+            mountpoint: mountpoint.into(),
+            kind: "ext4".to_owned(),
+            source: "/dev/x".into(),
+            device_major: 8,
+            device_minor: 1,
+            user_id: None,
+        }
+    }
+
+    #[test]
+    fn the_nearest_mount_and_of_several_the_last_has_a_path() {
+        let table = [
+            mount(1, "/"),
+            mount(2, "/a"),
+            mount(3, "/a/b"),
+            mount(4, "/a"),
+        ];
+        let found = |path: &str| mount_of(Path::new(path), &table).unwrap().id;
+        assert_eq!(
+            [found("/"), found("/ab"), found("/a/c"), found("/a/b/x")],
+            [1, 1, 4, 3]
+        );
+    }
+
+    #[test]
+    fn every_reason_is_one_sentence() {
+        for kind in [
+            "xfs",
+            "f2fs",
+            "tmpfs",
+            "overlay",
+            "vfat",
+            "fuse.mobifs",
+            "nfs",
+            "ext2",
+        ] {
+            let why = obstacle::why_not(kind);
+            assert!(!why.ends_with('.') && !why.contains('\n'), "{why}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Why a filesystem cannot be steered, and what to do about it.
+
+use std::path::PathBuf;
+
+/// One reason. Each is one sentence: what, where, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Obstacle {
+    /// No such place.
+    #[error("cannot examine {path}: {reason}", path = path.display())]
+    Unreadable {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// A directory in a filesystem.
+    #[error(
+        "{path} is a directory in the filesystem that is mounted at {mountpoint}, and a filesystem \
+         is steered as a whole: name {mountpoint}",
+        path = path.display(), mountpoint = mountpoint.display()
+    )]
+    NotMountpoint {
+        /// The path.
+        path: PathBuf,
+        /// The mount that it lies in.
+        mountpoint: PathBuf,
+    },
+    /// A bind mount of a part.
+    #[error(
+        "{path} is a bind mount of {root}, which is a part of its filesystem, and a filesystem is \
+         steered as a whole: {advice}",
+        path = path.display(), root = root.display(),
+        advice = whole.as_ref().map_or_else(
+            || "mount it somewhere as a whole, and name that".to_owned(),
+            |whole| format!("name {}", whole.display())
+        )
+    )]
+    Part {
+        /// The bind mount.
+        path: PathBuf,
+        /// What it shows.
+        root: PathBuf,
+        /// A mount of the whole filesystem, if there is one.
+        whole: Option<PathBuf>,
+    },
+    /// A filesystem of another type.
+    #[error("{path} is {kind}: {why}", path = path.display())]
+    Kind {
+        /// The mount point.
+        path: PathBuf,
+        /// Its type.
+        kind: String,
+        /// Why it cannot be steered, and what can be done.
+        why: &'static str,
+    },
+    /// ext4 without a journal.
+    #[error(
+        "the ext4 at {path} has no journal: unmount it, `tune2fs -j {device}`, and mount it with \
+         data=journal",
+        path = path.display()
+    )]
+    NoJournal {
+        /// The mount point.
+        path: PathBuf,
+        /// Its device.
+        device: String,
+    },
+    /// ext4 that journals names and sizes only.
+    #[error(
+        "the ext4 at {path} is mounted with data={mode}, so that its journal has names and sizes but \
+         no content, and no remount can change that: {advice}",
+        path = path.display()
+    )]
+    DataMode {
+        /// The mount point.
+        path: PathBuf,
+        /// `ordered` or `writeback`.
+        mode: String,
+        /// How to get the other.
+        advice: String,
+    },
+    /// Content is overwritten in place.
+    #[error(
+        "the btrfs at {path} is mounted with nodatacow, so that content is overwritten in place at any \
+         moment: `mount -o remount,datacow {path}`, and remove the option where it comes from",
+        path = path.display()
+    )]
+    NoCow {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// Nothing keeps the order on the device.
+    #[error(
+        "the {kind} at {path} is mounted without barriers, so that a power cut takes what was \
+         committed, too: `mount -o remount,barrier {path}`, and remove the option where it comes from",
+        path = path.display()
+    )]
+    NoBarriers {
+        /// The mount point.
+        path: PathBuf,
+        /// The type of the filesystem.
+        kind: &'static str,
+    },
+    /// A mount that cannot be written.
+    #[error("{path} is mounted read-only: there is nothing to steer", path = path.display())]
+    ReadOnly {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// A journal that has no room for a transaction worth waiting for.
+    #[error(
+        "the journal of the ext4 at {path} takes transactions of {largest_kib} KiB at the most, less \
+         than the {least_kib} KiB that are worth steering: unmount it, then `tune2fs -O ^has_journal \
+         {device}` and `tune2fs -J size=64 {device}`",
+        path = path.display()
+    )]
+    JournalTooSmall {
+        /// The mount point.
+        path: PathBuf,
+        /// Its device.
+        device: String,
+        /// The largest transaction, in KiB.
+        largest_kib: u64,
+        /// What it should be at the least, in KiB.
+        least_kib: u64,
+    },
+    /// An age that the kernel cannot keep to.
+    #[error(
+        "the configuration wants changes committed at an age of {age_max_ms} ms, and the kernel, which \
+         has to keep that promise where the daemon is dead, counts in seconds: age_max_ms must be at \
+         least 1000, for every app"
+    )]
+    AgeTooShort {
+        /// The shortest `age_max_ms`.
+        age_max_ms: u64,
+    },
+    /// Another daemon.
+    #[error(
+        "the filesystem at {path} is steered already, by process {pid}: `mobifs steer --stop {path}` \
+         ends that",
+        path = path.display()
+    )]
+    AlreadySteered {
+        /// The mount point.
+        path: PathBuf,
+        /// The daemon.
+        pid: u32,
+    },
+    /// Not root.
+    #[error(
+        "only a process with CAP_SYS_ADMIN can change the mount options of {path}: run this as root",
+        path = path.display()
+    )]
+    NotPermitted {
+        /// The mount point.
+        path: PathBuf,
+    },
+}
+
+/// Why a filesystem of this type cannot be steered.
+pub(super) fn why_not(kind: &str) -> &'static str {
+    match kind {
+        "xfs" => {
+            "its journal has names and sizes but never content, so after a power cut each file is of \
+             another moment; a MobiFS mount over it (`mobifs mount`) has one point in time for each app"
+        }
+        "f2fs" => {
+            "its checkpoints take content only where it was written before, and with \
+             checkpoint=disable it keeps one point in time but cannot be told to take the next one \
+             without a gap; a MobiFS mount over it (`mobifs mount`) has one point in time for each app"
+        }
+        "ext2" => {
+            "it has no journal; `tune2fs -j` on the unmounted device makes it an ext3, which can be \
+             mounted with data=journal"
+        }
+        "tmpfs" | "ramfs" | "devtmpfs" => {
+            "it lies in memory, and a power cut takes all of it whenever it is committed"
+        }
+        "overlay" => "its files lie on other filesystems: steer the one that has its upper layer",
+        "fuse.mobifs" | "fuseblk.mobifs" => {
+            "it is a MobiFS mount, which commits by the policies already"
+        }
+        "nfs" | "nfs4" | "cifs" | "smb3" | "9p" | "virtiofs" | "ceph" => {
+            "another machine decides when it is committed: steer the filesystem there"
+        }
+        _ => {
+            "it has no transactions over all files that can be committed at a chosen moment; ext4 with \
+             data=journal and btrfs have"
+        }
+    }
+}

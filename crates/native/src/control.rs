@@ -1,0 +1,89 @@
+//! What commands do to a steered filesystem.
+
+use std::path::Path;
+
+use mobifs_daemon::control::{ControlHandler, ErrorKind, Reply, Request};
+use mobifs_volume::{AppName, AppSelection, PolicySettings};
+
+use crate::steering::{SettingsError, Steering, SteeringError};
+
+impl ControlHandler for Steering {
+    fn handle(&self, request: Request) -> Reply {
+        let path = self.mount().mountpoint.display();
+        match request {
+            Request::Status { select } => self.selected(&select),
+            Request::Sync { app, apply } => match app {
+                Some(app) if app.as_bytes() != b"." => no_apps(&app),
+                _ => done(self.commit(apply)),
+            },
+            Request::Touch => {
+                self.user_acted();
+                Reply::Done
+            }
+            Request::Screen { on } => done(self.screen_switched(on)),
+            Request::Reload { config } => changed(self.reload(config.as_deref().map(Path::new))),
+            Request::Set { app, settings } => self.change(&app, &settings),
+            Request::StopSteering => done(self.end()),
+            Request::Unmount { .. } => Reply::error(
+                ErrorKind::Usage,
+                format!(
+                    "{path} is a steered filesystem and not a MobiFS mount: `mobifs steer --stop \
+                     {path}` ends that, and umount(8) unmounts it"
+                ),
+            ),
+            Request::PowerCut => Reply::error(
+                ErrorKind::Usage,
+                format!(
+                    "{path} is a steered filesystem: what it has in memory is the kernel's, which no \
+                     drill can take from it"
+                ),
+            ),
+        }
+    }
+}
+
+impl Steering {
+    fn selected(&self, select: &AppSelection) -> Reply {
+        let mut status = self.status();
+        match select.apply(&mut status) {
+            Ok(()) => Reply::Status {
+                status: Box::new(status),
+            },
+            Err(fault) => Reply::error(ErrorKind::Usage, fault),
+        }
+    }
+
+    fn change(&self, app: &AppName, settings: &PolicySettings) -> Reply {
+        let change = match settings.change() {
+            Ok(change) => change,
+            Err(fault) => return Reply::error(ErrorKind::Usage, fault.to_string()),
+        };
+        let set = self.set(app.as_bytes(), change);
+        if set.is_ok() {
+            tracing::info!(%settings, "settings changed");
+        }
+        changed(set)
+    }
+}
+
+fn done(outcome: Result<(), SteeringError>) -> Reply {
+    match outcome {
+        Ok(()) => Reply::Done,
+        Err(error) => Reply::error(ErrorKind::Failed, error.to_string()),
+    }
+}
+
+fn changed(outcome: Result<(), SettingsError>) -> Reply {
+    match outcome {
+        Ok(()) => Reply::Done,
+        Err(error) if error.is_usage() => Reply::error(ErrorKind::Usage, error.to_string()),
+        Err(error) => Reply::error(ErrorKind::Failed, error.to_string()),
+    }
+}
+
+fn no_apps(app: &AppName) -> Reply {
+    let error = SettingsError::NoApps {
+        app: app.to_string(),
+    };
+    Reply::error(ErrorKind::Usage, error.to_string())
+}

@@ -1,0 +1,27 @@
+//! Native mode: a filesystem of the kernel whose transactions hold all files, and whose commits the
+//! policies of MobiFS decide about.
+//!
+//! ext4 with `data=journal` and btrfs with `flushoncommit` have what a MobiFS mount builds for
+//! itself: transactions over all files, in order, that arrive whole or not at all. [`check`] says
+//! whether a filesystem can be steered and what is missing, [`Takeover`] changes its mount options
+//! and restores them, [`Steering`] commits when the policy says so, and [`serve`] is the process
+//! that does all this.
+#![deny(unsafe_code)]
+
+mod changes;
+pub mod check;
+mod control;
+mod counters;
+mod events;
+pub mod filesystem;
+pub mod mount_options;
+mod serve;
+mod status;
+pub mod steering;
+mod takeover;
+
+pub use check::{Examination, Obstacle, examine};
+pub use filesystem::Filesystem;
+pub use serve::{Plan, prepare, serve};
+pub use steering::Steering;
+pub use takeover::{Difference, Takeover, TakeoverError, restore_after_daemon};

@@ -1,0 +1,181 @@
+//! A filesystem that is steered: what is known of it, and what is decided.
+
+mod commit;
+mod observe;
+mod run;
+mod settings;
+mod state;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use mobifs_engine::{Moment, ObservedTransaction, Pacing};
+use mobifs_host::MountEntry;
+use mobifs_steered::{Device, PublishError};
+use mobifs_volume::{Clock as _, Config, SystemClock};
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+use crate::changes::ChangeWatch;
+use crate::counters::DirtiedCounter;
+use crate::filesystem::{Committer, Filesystem};
+use crate::takeover::{Takeover, TakeoverError};
+pub use settings::SettingsError;
+pub(crate) use state::State;
+use state::{Counts, Promise};
+
+/// Why a filesystem is not steered, or not committed.
+#[derive(Debug, thiserror::Error)]
+pub enum SteeringError {
+    /// The mount options.
+    #[error(transparent)]
+    Takeover(#[from] TakeoverError),
+    /// Programs cannot be told.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    /// The kernel does not show or do what is needed.
+    #[error("cannot watch the filesystem at {path}: {source}", path = path.display())]
+    Io {
+        /// The mount point.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It has ended.
+    #[error("{path} is not steered any more", path = path.display())]
+    Ended {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// The filesystem could not commit.
+    #[error("the filesystem at {path} could not commit: {errno}", path = path.display())]
+    Commit {
+        /// The mount point.
+        path: PathBuf,
+        /// Why not.
+        errno: Errno,
+    },
+}
+
+/// A filesystem that is steered. One thread [runs](Self::run) it; others report events to it, change
+/// its settings and ask it for commits.
+#[derive(Debug)]
+pub struct Steering {
+    mount: MountEntry,
+    filesystem: Filesystem,
+    /// None: the kernel reports no changes, so there always may be some.
+    changes: Option<ChangeWatch>,
+    dirtied: DirtiedCounter,
+    largest_transaction_bytes: Option<u64>,
+    /// Written to wake the thread that runs it.
+    wake: OwnedFd,
+    /// None: it has ended, and uses nothing of the filesystem any more. Locked for one commit, and for a look at what has changed: a change that is reported while a
+    /// commit is under way may be one that the commit does not have. Taken before the state.
+    committer: Mutex<Option<Committer>>,
+    state: Mutex<State>,
+    config_file: Option<PathBuf>,
+}
+
+impl Steering {
+    /// Takes the filesystem over.
+    ///
+    /// # Errors
+    /// [`SteeringError`]; then everything is as before.
+    pub fn begin(
+        mount: &MountEntry,
+        filesystem: &Filesystem,
+        config: &Config,
+        config_file: Option<PathBuf>,
+    ) -> Result<Self, SteeringError> {
+        let failed = |source| SteeringError::Io {
+            path: mount.mountpoint.clone(),
+            source,
+        };
+        let device = Device {
+            major: mount.device_major,
+            minor: mount.device_minor,
+        };
+        // First of all, because it keeps other daemons away. It promises nothing yet.
+        let mut promise = Promise::claim(device)?;
+        let committer =
+            Committer::open(filesystem, &mount.mountpoint).map_err(|errno| failed(errno.into()))?;
+        let changes = match ChangeWatch::new(&mount.mountpoint) {
+            Ok(changes) => Some(changes),
+            Err(error) => {
+                tracing::info!(%error, "the kernel reports no changes of this filesystem");
+                None
+            }
+        };
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wake = wake.map_err(|errno| failed(errno.into()))?;
+        let dirtied = DirtiedCounter::open(filesystem.writeback_name().as_deref());
+        let policy = config.rules.policy_of_all();
+        let takeover = Takeover::begin(mount, filesystem, policy.age_max_ms / 1000)?;
+        promise.set_class(policy.class);
+        let state = State {
+            takeover,
+            promise,
+            observed: ObservedTransaction::new(policy),
+            pacing: Pacing::new(config.pacing),
+            rules: config.rules.clone(),
+            allow_durable: config.allow_durable,
+            low_batteries: Default::default(),
+            counts: Counts::begin(filesystem, dirtied.read()),
+            started: SystemClock.moment(),
+            last_commit: None,
+            retry_at: None,
+            has_ended: false,
+        };
+        let steering = Self {
+            mount: mount.clone(),
+            filesystem: filesystem.clone(),
+            changes,
+            dirtied,
+            largest_transaction_bytes: filesystem.largest_transaction_bytes(),
+            wake,
+            committer: Mutex::new(Some(committer)),
+            state: Mutex::new(state),
+            config_file,
+        };
+        // What was written before it was steered is promised nothing yet.
+        if let Err(error) = steering.commit(false) {
+            let _restored = steering.end();
+            return Err(error);
+        }
+        steering.state.lock().promise.update();
+        Ok(steering)
+    }
+
+    /// The mount.
+    pub const fn mount(&self) -> &MountEntry {
+        &self.mount
+    }
+
+    /// The filesystem.
+    pub const fn filesystem(&self) -> &Filesystem {
+        &self.filesystem
+    }
+
+    pub(crate) fn state(&self) -> parking_lot::MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    pub(crate) const fn largest_transaction_bytes(&self) -> Option<u64> {
+        self.largest_transaction_bytes
+    }
+
+    pub(crate) const fn written_counter(&self) -> &'static str {
+        self.dirtied.scope()
+    }
+
+    pub(crate) fn moment() -> Moment {
+        SystemClock.moment()
+    }
+
+    /// Wakes the thread that runs it: what it waits for may have changed.
+    fn wake(&self) {
+        let _woken = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}

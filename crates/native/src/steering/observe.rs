@@ -1,0 +1,115 @@
+//! What has happened to the filesystem since the last look.
+
+use mobifs_base::MonotonicNs;
+use parking_lot::MutexGuard;
+
+use super::{State, Steering};
+use crate::changes::ChangeWatch;
+use crate::filesystem::Committer;
+use crate::takeover::{Difference, TakeoverError};
+
+impl Steering {
+    /// What a status shows is what there is at this moment.
+    pub(crate) fn look_for_status(&self) {
+        self.look_at_options();
+        // Not if a commit is under way: a status does not wait for a slow device.
+        if let Some(alone) = self.committer.try_lock() {
+            self.observe_alone(&alone);
+        }
+        // A change that was reported here is not reported to the thread that runs it.
+        if self.state.lock().observed.observed().is_some() {
+            self.wake();
+        }
+    }
+
+    /// Takes in what was written, and what the kernel has committed by itself.
+    pub(super) fn observe(&self) {
+        self.observe_alone(&self.committer.lock());
+    }
+
+    fn observe_alone(&self, _alone: &MutexGuard<'_, Option<Committer>>) {
+        let has_changed = self.take_change();
+        let (dirtied, commits) = (self.dirtied.read(), self.filesystem.commits());
+        let now = Self::moment().now;
+        let mut state = self.state.lock();
+        let pages = state.counts.take_dirtied(dirtied);
+        let others = state.counts.take_commits(commits).unwrap_or(0);
+        state.counts.other_commits += others;
+        let was_open = state.observed.observed().is_some();
+        if was_open && others > 0 {
+            // All that was counted is committed, and what has been written since is not known
+            // exactly: if something was, it may be uncommitted.
+            state.counts.written_pages += pages;
+            let committed = state.observed.committed();
+            state.counts.committed(committed);
+            if pages > 0 || has_changed {
+                state.observed.changed(now, pages, 0);
+            }
+        } else if was_open || has_changed {
+            state.wrote(now, pages, has_changed);
+        }
+        // A page that becomes dirty where nothing is open is one that a commit has given back, or
+        // of a mapping.
+        if state.observed.observed().is_none() {
+            drop(state);
+            self.expect_change(now);
+        }
+    }
+
+    /// The next change is reported.
+    pub(super) fn expect_change(&self, now: MonotonicNs) {
+        let armed = self.changes.as_ref().map(ChangeWatch::arm);
+        match armed {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                tracing::warn!(%error, "the kernel no longer reports changes");
+                self.state.lock().wrote(now, 0, true);
+            }
+            // There may always be some.
+            None => self.state.lock().wrote(now, 0, true),
+        }
+    }
+
+    /// Whether the kernel has reported a change; if so it reports no more.
+    pub(super) fn take_change(&self) -> bool {
+        let changes = self.changes.as_ref();
+        changes.is_some_and(ChangeWatch::take)
+    }
+
+    /// Whether the mount options are those that keep the promise; what follows if they are not.
+    pub(super) fn look_at_options(&self) {
+        let mut state = self.state.lock();
+        if state.has_ended {
+            return;
+        }
+        let changed = match state.takeover.difference() {
+            Ok(difference) => difference,
+            Err(error) => {
+                if matches!(error, TakeoverError::NotMounted { .. }) {
+                    state.has_ended = true;
+                    self.wake();
+                }
+                Some(Difference::Unknown(error.to_string()))
+            }
+        };
+        if changed == state.promise.changed {
+            return;
+        }
+        match &changed {
+            Some(reason) => tracing::error!(%reason, "the promise is withdrawn"),
+            None => tracing::info!("the mount options are as they have to be: the promise holds"),
+        }
+        state.promise.changed = changed;
+        state.promise.update();
+    }
+}
+
+impl State {
+    /// So many pages were written.
+    pub(super) fn wrote(&mut self, now: MonotonicNs, pages: u64, has_changed: bool) {
+        if pages > 0 || has_changed {
+            self.counts.written_pages += pages;
+            self.observed.changed(now, pages, 0);
+        }
+    }
+}

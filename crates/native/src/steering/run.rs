@@ -1,0 +1,141 @@
+//! The thread that commits when the policy says so.
+
+use std::fs::File;
+use std::io;
+use std::time::Duration;
+
+use mobifs_base::MonotonicNs;
+use mobifs_engine::Next;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::{State, Steering, SteeringError};
+
+/// While something is uncommitted, what was written is looked at this often: for limits of
+/// staleness, pauses, and commits of the kernel's own. In nanoseconds.
+const LOOK_NS: u64 = 1_000_000_000;
+/// The same where the kernel reports no changes, so that there always may be some.
+const LOOK_BLIND_NS: u64 = 5_000_000_000;
+/// At least so long between two looks.
+const LOOK_MIN: Duration = Duration::from_millis(10);
+
+impl Steering {
+    /// Commits when the policy says so, until it [has ended](Self::end) or the mount has.
+    ///
+    /// # Errors
+    /// The table of mounts cannot be watched.
+    pub fn run(&self) -> Result<(), SteeringError> {
+        let failed = |source: io::Error| SteeringError::Io {
+            path: self.mount.mountpoint.clone(),
+            source,
+        };
+        let mounts = File::open("/proc/self/mountinfo").map_err(failed)?;
+        while !self.state.lock().has_ended {
+            let until = self.look();
+            self.wait(&mounts, until)
+                .map_err(|errno| failed(errno.into()))?;
+            // A remount need not show in the table's changes, and while something is uncommitted
+            // this thread wakes every second.
+            self.look_at_options();
+        }
+        self.state.lock().promise.end();
+        Ok(())
+    }
+
+    /// Commits what is due; when to look again if nothing happens.
+    fn look(&self) -> Option<MonotonicNs> {
+        loop {
+            self.observe();
+            match self.what_is_due() {
+                // An error is in the log, and the retry comes later.
+                Next::Commit(()) => {
+                    let _logged = self.commit(false);
+                }
+                Next::Nothing { until } => return until,
+            }
+        }
+    }
+
+    /// What is due at this moment.
+    fn what_is_due(&self) -> Next<()> {
+        let now = Self::moment().now;
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if let Some(retry_at) = state.retry_at {
+            return if now < retry_at {
+                Next::Nothing {
+                    until: Some(retry_at),
+                }
+            } else {
+                Next::Commit(())
+            };
+        }
+        let close_at = state.observed.tick(now);
+        let is_urgent = self.is_nearly_full(state);
+        let until = match state.pacing.next(&mut state.observed, now, is_urgent) {
+            Next::Commit(_) => return Next::Commit(()),
+            Next::Nothing { until } => until,
+        };
+        let unseen_at = self.unseen_due_at(state);
+        if unseen_at.is_some_and(|at| at <= now) {
+            return Next::Commit(());
+        }
+        let look_ns = match self.changes {
+            Some(_) => LOOK_NS,
+            None => LOOK_BLIND_NS,
+        };
+        let is_open = state.observed.observed().is_some();
+        let look_at = is_open.then(|| MonotonicNs(now.0.saturating_add(look_ns)));
+        let moments = [until, close_at, look_at, unseen_at];
+        Next::Nothing {
+            until: moments.into_iter().flatten().min(),
+        }
+    }
+
+    /// When changes of mappings, which no one reports, may have reached the limit of age, on a
+    /// filesystem whose own interval does not hold for them. Where there are none, a commit then
+    /// writes nothing.
+    fn unseen_due_at(&self, state: &State) -> Option<MonotonicNs> {
+        if self.filesystem.age_before_transaction_ms() == 0 {
+            return None;
+        }
+        let age_ns = state.observed.policy().age_max_ms.saturating_mul(1_000_000);
+        let last = state.last_commit.unwrap_or(state.started);
+        Some(MonotonicNs(last.now.0.saturating_add(age_ns)))
+    }
+
+    /// Whether the kernel would soon commit by itself, in the middle of what programs do, because
+    /// the journal is full.
+    fn is_nearly_full(&self, state: &State) -> bool {
+        let Some(largest) = self.largest_transaction_bytes else {
+            return false;
+        };
+        let observed = state.observed.observed();
+        let pages = observed.map_or(0, |observed| observed.efficiency.written_pages());
+        observed.is_some_and(|observed| observed.is_closed)
+            && mobifs_volume::bytes(pages) > largest / 4 * 3
+    }
+
+    fn wait(&self, mounts: &File, until: Option<MonotonicNs>) -> Result<(), Errno> {
+        let timeout = until.map(|until| {
+            let rest = until.0.saturating_sub(Self::moment().now.0);
+            Duration::from_nanos(rest).max(LOOK_MIN)
+        });
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        let mut descriptors = vec![
+            PollFd::new(&self.wake, PollFlags::IN),
+            PollFd::new(mounts, PollFlags::PRI),
+        ];
+        let changes = self.changes.as_ref();
+        descriptors.extend(changes.map(|changes| PollFd::new(changes, PollFlags::IN)));
+        match poll(&mut descriptors, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        let _count = rustix::io::read(&self.wake, &mut [0; 8]);
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! Settings that change while a filesystem is steered.
+
+use std::path::Path;
+
+use mobifs_daemon::ConfigText;
+use mobifs_engine::{AppRules as _, Class};
+use mobifs_volume::{ConfigError, PolicyChange, Rules, SettingError, check_policy};
+
+use super::Steering;
+use crate::check::Obstacle;
+use crate::takeover::TakeoverError;
+
+/// Why settings stay as they are.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A setting is wrong.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// It cannot be promised.
+    #[error(transparent)]
+    Obstacle(#[from] Obstacle),
+    /// There is no such app.
+    #[error(
+        "a steered filesystem is committed as a whole, so its settings are those of `.` and there is \
+         no app {app}: use `--app .`"
+    )]
+    NoApps {
+        /// What was named.
+        app: String,
+    },
+    /// Durable apps are excluded.
+    #[error("the configuration says allow_durable = false, so nothing can become \"durable\"")]
+    NotDurable,
+    /// The mount options.
+    #[error(transparent)]
+    Takeover(#[from] TakeoverError),
+}
+
+impl SettingsError {
+    /// Whether what was asked for is wrong.
+    pub(crate) const fn is_usage(&self) -> bool {
+        !matches!(self, Self::Takeover(_))
+    }
+}
+
+impl Steering {
+    /// Changes the settings of all that lies in the filesystem, until the configuration is loaded
+    /// again.
+    ///
+    /// # Errors
+    /// [`SettingsError`].
+    pub fn set(&self, app: &[u8], change: PolicyChange) -> Result<(), SettingsError> {
+        if app != b"." {
+            return Err(SettingsError::NoApps {
+                app: String::from_utf8_lossy(app).into_owned(),
+            });
+        }
+        let mut rules = self.state().rules.clone();
+        rules.set_app(b".", change.clone());
+        check_policy(&rules.policy(b"."), &change)?;
+        self.put_in_force(rules)
+    }
+
+    /// Loads the configuration again, and sets the mount options anew if another program has changed
+    /// them.
+    ///
+    /// # Errors
+    /// [`SettingsError`].
+    pub fn reload(&self, other: Option<&Path>) -> Result<(), SettingsError> {
+        let text = ConfigText::load(other.or(self.config_file.as_deref()))?;
+        let config = text.config;
+        if !self.state().rules.changes().is_empty() {
+            tracing::warn!("the configuration replaces what was set at run time");
+        }
+        let allowed = std::mem::replace(&mut self.state().allow_durable, config.allow_durable);
+        if let Err(error) = self.put_in_force(config.rules) {
+            self.state().allow_durable = allowed;
+            return Err(error);
+        }
+        self.state().pacing.set_rules(config.pacing);
+        tracing::info!("configuration reloaded");
+        self.wake();
+        Ok(())
+    }
+
+    fn put_in_force(&self, rules: Rules) -> Result<(), SettingsError> {
+        let policy = rules.policy_of_all();
+        let age_max_ms = policy.age_max_ms;
+        if age_max_ms < 1000 {
+            return Err(Obstacle::AgeTooShort { age_max_ms }.into());
+        }
+        {
+            let mut state = self.state();
+            if policy.class == Class::Durable && !state.allow_durable {
+                return Err(SettingsError::NotDurable);
+            }
+            state.takeover.set_commit_interval(age_max_ms / 1000)?;
+            state.observed.set_policy(policy);
+            state.promise.set_class(policy.class);
+            state.promise.update();
+            state.rules = rules;
+        }
+        self.look_at_options();
+        self.wake();
+        Ok(())
+    }
+}

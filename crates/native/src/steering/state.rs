@@ -1,0 +1,189 @@
+//! The state of a steered filesystem.
+
+use std::collections::BTreeSet;
+
+use mobifs_base::MonotonicNs;
+use mobifs_engine::{Class, Moment, Observed, ObservedTransaction, Pacing};
+use mobifs_steered::{Device, PublishError, Registration};
+use mobifs_volume::{BatterySource, Rules};
+
+use crate::counters::Dirtied;
+use crate::filesystem::Filesystem;
+use crate::takeover::{Difference, Takeover};
+
+/// Everything that changes while a filesystem is steered.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) takeover: Takeover,
+    pub(crate) promise: Promise,
+    pub(crate) observed: ObservedTransaction,
+    pub(crate) pacing: Pacing,
+    pub(crate) rules: Rules,
+    pub(crate) allow_durable: bool,
+    pub(crate) low_batteries: BTreeSet<BatterySource>,
+    pub(crate) counts: Counts,
+    pub(crate) started: Moment,
+    pub(crate) last_commit: Option<Moment>,
+    /// After a commit that failed: when the next one is tried.
+    pub(crate) retry_at: Option<MonotonicNs>,
+    /// The options are restored, or the mount is gone.
+    pub(crate) has_ended: bool,
+}
+
+/// What was counted since the filesystem is steered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counts {
+    /// When it was last read.
+    dirtied: Dirtied,
+    /// Commits of the filesystem, when they were last read.
+    commits: Option<u64>,
+    pub(crate) written_pages: u64,
+    pub(crate) committed_pages: u64,
+    pub(crate) own_commits: u64,
+    pub(crate) other_commits: u64,
+    device_written_bytes: Option<u64>,
+}
+
+impl Counts {
+    pub(crate) fn begin(filesystem: &Filesystem, dirtied: Dirtied) -> Self {
+        Self {
+            dirtied,
+            commits: filesystem.commits(),
+            written_pages: 0,
+            committed_pages: 0,
+            own_commits: 0,
+            other_commits: 0,
+            device_written_bytes: filesystem.device_written_bytes(),
+        }
+    }
+
+    /// Pages that became dirty since the last look.
+    pub(crate) const fn take_dirtied(&mut self, now: Dirtied) -> u64 {
+        let pages = now.pages.saturating_sub(self.dirtied.pages);
+        self.dirtied = now;
+        pages
+    }
+
+    /// Commits since the last look; none where they are not counted.
+    pub(crate) fn take_commits(&mut self, now: Option<u64>) -> Option<u64> {
+        let commits = now?.saturating_sub(self.commits?);
+        self.commits = now;
+        Some(commits)
+    }
+
+    /// What is counted as uncommitted was committed.
+    pub(crate) fn committed(&mut self, observed: Option<Observed>) {
+        let pages = observed.map_or(0, |observed| observed.efficiency.written_pages());
+        self.committed_pages += pages;
+    }
+
+    /// Bytes written to the device since the filesystem is steered.
+    pub(crate) fn device_written_bytes(&self, filesystem: &Filesystem) -> u64 {
+        let both = filesystem
+            .device_written_bytes()
+            .zip(self.device_written_bytes);
+        both.map_or(0, |(now, before)| now.saturating_sub(before))
+    }
+}
+
+/// What programs may rely on, and where they see that they may.
+#[derive(Debug)]
+pub(crate) struct Promise {
+    device: Device,
+    /// None only between two of them.
+    registration: Option<Registration>,
+    is_in_force: bool,
+    /// The options are not those that keep the promise.
+    pub(crate) changed: Option<Difference>,
+    /// The last commit failed.
+    pub(crate) failed: Option<String>,
+    /// Calls for durability wait.
+    is_durable: bool,
+    battery_is_low: bool,
+    is_ending: bool,
+}
+
+impl Promise {
+    /// Keeps other daemons away, and promises nothing.
+    pub(crate) fn claim(device: Device) -> Result<Self, PublishError> {
+        let registration = Registration::publish(device)?;
+        let mut promise = Self {
+            device,
+            registration: Some(registration),
+            is_in_force: true,
+            changed: None,
+            failed: None,
+            is_durable: false,
+            battery_is_low: false,
+            is_ending: false,
+        };
+        promise.withdraw_calls();
+        Ok(promise)
+    }
+
+    /// Why nothing is promised; none: the promise holds.
+    pub(crate) fn why_withdrawn(&self) -> Option<String> {
+        let changed = self.changed.as_ref().map(ToString::to_string);
+        changed.or_else(|| self.failed.clone())
+    }
+
+    /// Whether calls for durability return at once.
+    pub(crate) const fn is_in_force(&self) -> bool {
+        self.is_in_force
+    }
+
+    pub(crate) fn set_class(&mut self, class: Class) {
+        self.is_durable = class == Class::Durable;
+    }
+
+    pub(crate) const fn set_battery_low(&mut self, is_low: bool) {
+        self.battery_is_low = is_low;
+    }
+
+    /// Nothing is promised any more.
+    pub(crate) fn end(&mut self) {
+        self.is_ending = true;
+        self.withdraw_calls();
+        self.registration = None;
+    }
+
+    /// Tells programs what follows from the rest.
+    pub(crate) fn update(&mut self) {
+        let is_relaxed = !self.is_durable && !self.battery_is_low && !self.is_ending;
+        let wanted = is_relaxed && self.why_withdrawn().is_none();
+        if wanted && !self.is_in_force {
+            self.publish();
+        } else if !wanted {
+            self.withdraw_calls();
+        }
+    }
+
+    fn publish(&mut self) {
+        // A record that was withdrawn stays so: another one takes its place.
+        self.registration = None;
+        match Registration::publish(self.device) {
+            Ok(registration) => {
+                self.registration = Some(registration);
+                self.is_in_force = true;
+            }
+            Err(error) => tracing::error!(
+                %error,
+                "the daemon cannot tell programs that the filesystem is steered: their calls wait"
+            ),
+        }
+    }
+
+    fn withdraw_calls(&mut self) {
+        if !self.is_in_force {
+            return;
+        }
+        self.is_in_force = false;
+        let Some(registration) = &self.registration else {
+            return;
+        };
+        if let Err(error) = registration.withdraw() {
+            tracing::error!(%error, "the daemon cannot withdraw its promise, and removes it");
+            self.registration = None;
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Changing the mount options for as long as a filesystem is steered.
+//!
+//! What was before is kept in a file of the runtime directory until it is restored: a daemon that
+//! is killed leaves the options as they are, which keeps its promise, and the next daemon, or
+//! `mobifs steer --stop`, has to know what to restore.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use mobifs_host::{MountEntry, runtime_directory};
+use serde::{Deserialize, Serialize};
+
+use crate::filesystem::{Filesystem, Settings};
+use crate::mount_options::{self, ChangeError, MountOptions};
+
+/// Why options were not changed or restored.
+#[derive(Debug, thiserror::Error)]
+pub enum TakeoverError {
+    /// The kernel refuses.
+    #[error("cannot change the options of {path}: {source}", path = path.display())]
+    Change {
+        /// The mount point.
+        path: PathBuf,
+        /// Why not.
+        source: ChangeError,
+    },
+    /// The kernel takes the options and does not put them in force.
+    #[error(
+        "the kernel has taken the mount options {wanted} for {path}, but {found} are in force",
+        path = path.display()
+    )]
+    NotInForce {
+        /// The mount point.
+        path: PathBuf,
+        /// What was asked for.
+        wanted: String,
+        /// What there is.
+        found: String,
+    },
+    /// The options cannot be read.
+    #[error("cannot read the mount options of {path}: {source}", path = path.display())]
+    Read {
+        /// The mount point.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The mount has ended.
+    #[error("{path} is not mounted any more", path = path.display())]
+    NotMounted {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// What was before cannot be noted.
+    #[error("cannot note the mount options of before in {file}: {source}", file = file.display())]
+    Note {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// No daemon has left anything.
+    #[error("{path} is not steered", path = path.display())]
+    NotSteered {
+        /// The mount point.
+        path: PathBuf,
+    },
+}
+
+/// Why the options in force do not keep the promise.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Difference {
+    /// Nothing can be committed.
+    #[error(
+        "the filesystem is read-only: another program has made it so, or it has met an error (the \
+         kernel's log says which)"
+    )]
+    ReadOnly,
+    /// Options that another program has set.
+    #[error(
+        "another program has set the mount options {0}; `mobifs reload` sets them again as they have to \
+         be"
+    )]
+    Options(String),
+    /// They cannot be read.
+    #[error("{0}")]
+    Unknown(String),
+}
+
+/// What is noted for whoever restores the options.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Note {
+    /// The kernel's number of the mount, which another one may have later.
+    mount_id: u64,
+    before: Settings,
+    taken: Settings,
+}
+
+/// A mount whose options are changed.
+#[derive(Debug)]
+pub struct Takeover {
+    mount: MountEntry,
+    filesystem: Filesystem,
+    file: PathBuf,
+    note: Note,
+}
+
+impl Takeover {
+    /// Changes the options, so that the kernel commits every change at this age, in seconds.
+    ///
+    /// # Errors
+    /// [`TakeoverError`]; then the options are as before.
+    pub fn begin(
+        mount: &MountEntry,
+        filesystem: &Filesystem,
+        commit_interval_s: u64,
+    ) -> Result<Self, TakeoverError> {
+        let file = note_file(mount)?;
+        let now = settings(mount, filesystem)?;
+        // A daemon that was killed has left the options as it had set them.
+        let left = read_note(&file, mount);
+        let before = left.map(|left| now.undone(&left.before, &left.taken));
+        let before = before.unwrap_or(now);
+        let takeover = Self {
+            mount: mount.clone(),
+            filesystem: filesystem.clone(),
+            file,
+            note: Note {
+                mount_id: mount.id,
+                before,
+                taken: filesystem.wanted(commit_interval_s),
+            },
+        };
+        takeover.write_note()?;
+        if let Err(error) = takeover.put_in_force() {
+            let _restored = takeover.restore();
+            return Err(error);
+        }
+        Ok(takeover)
+    }
+
+    /// Another age.
+    ///
+    /// # Errors
+    /// [`TakeoverError`].
+    pub fn set_commit_interval(&mut self, commit_interval_s: u64) -> Result<(), TakeoverError> {
+        let taken = self.filesystem.wanted(commit_interval_s);
+        let earlier = std::mem::replace(&mut self.note.taken, taken);
+        let done = self.write_note().and_then(|()| self.put_in_force());
+        if done.is_err() {
+            self.note.taken = earlier;
+            self.write_note()?;
+        }
+        done
+    }
+
+    /// The mount.
+    pub const fn mount(&self) -> &MountEntry {
+        &self.mount
+    }
+
+    /// The options as they were.
+    pub const fn before(&self) -> &Settings {
+        &self.note.before
+    }
+
+    /// The options that keep the promise.
+    pub const fn taken(&self) -> &Settings {
+        &self.note.taken
+    }
+
+    /// How the options in force differ from those that keep the promise, if they do.
+    ///
+    /// # Errors
+    /// [`TakeoverError::NotMounted`], [`TakeoverError::Read`].
+    pub fn difference(&self) -> Result<Option<Difference>, TakeoverError> {
+        let options = MountOptions::of(self.mount.id).map_err(|source| TakeoverError::Read {
+            path: self.mount.mountpoint.clone(),
+            source,
+        })?;
+        if options.is_some_and(|options| options.is_filesystem_read_only()) {
+            return Ok(Some(Difference::ReadOnly));
+        }
+        let now = settings(&self.mount, &self.filesystem)?;
+        let changes = now.changes(&self.note.taken);
+        let shown: Vec<_> = changes.iter().map(ToString::to_string).collect();
+        Ok((!shown.is_empty()).then(|| Difference::Options(shown.join(","))))
+    }
+
+    /// Restores what was before, but for what another program has changed since.
+    ///
+    /// # Errors
+    /// [`TakeoverError`].
+    pub fn restore(&self) -> Result<(), TakeoverError> {
+        match settings(&self.mount, &self.filesystem) {
+            Ok(now) => {
+                let target = now.undone(&self.note.before, &self.note.taken);
+                change(&self.mount, &self.filesystem, &now, &target)?;
+            }
+            // With the mount its options have gone.
+            Err(TakeoverError::NotMounted { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let _removed = fs::remove_file(&self.file);
+        Ok(())
+    }
+
+    fn put_in_force(&self) -> Result<(), TakeoverError> {
+        let now = settings(&self.mount, &self.filesystem)?;
+        change(&self.mount, &self.filesystem, &now, &self.note.taken)
+    }
+
+    fn write_note(&self) -> Result<(), TakeoverError> {
+        let failed = |source| TakeoverError::Note {
+            file: self.file.clone(),
+            source,
+        };
+        let text = serde_json::to_vec(&self.note).map_err(|error| failed(error.into()))?;
+        let new = self.file.with_extension("new");
+        fs::write(&new, text).map_err(failed)?;
+        fs::rename(&new, &self.file).map_err(failed)
+    }
+}
+
+/// Restores the options that a daemon has left that was killed.
+///
+/// # Errors
+/// [`TakeoverError`].
+pub fn restore_after_daemon(mount: &MountEntry) -> Result<(), TakeoverError> {
+    let not_steered = || TakeoverError::NotSteered {
+        path: mount.mountpoint.clone(),
+    };
+    let file = note_file(mount)?;
+    let note = read_note(&file, mount).ok_or_else(not_steered)?;
+    let filesystem = Filesystem::of(mount).map_err(|source| TakeoverError::Read {
+        path: mount.mountpoint.clone(),
+        source,
+    })?;
+    let takeover = Takeover {
+        mount: mount.clone(),
+        filesystem: filesystem.ok_or_else(not_steered)?,
+        file,
+        note,
+    };
+    takeover.restore()
+}
+
+/// Named after the device number, as the control socket.
+fn note_file(mount: &MountEntry) -> Result<PathBuf, TakeoverError> {
+    let name = format!("steer-{}-{}.json", mount.device_major, mount.device_minor);
+    let directory = runtime_directory().map_err(|source| TakeoverError::Note {
+        file: PathBuf::from(&name),
+        source,
+    })?;
+    Ok(directory.join(name))
+}
+
+fn read_note(file: &Path, mount: &MountEntry) -> Option<Note> {
+    let note: Note = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
+    (note.mount_id == mount.id).then_some(note)
+}
+
+fn settings(mount: &MountEntry, filesystem: &Filesystem) -> Result<Settings, TakeoverError> {
+    let path = || mount.mountpoint.clone();
+    let read = filesystem.settings(mount.id);
+    let settings = read.map_err(|source| TakeoverError::Read {
+        path: path(),
+        source,
+    })?;
+    settings.ok_or_else(|| TakeoverError::NotMounted { path: path() })
+}
+
+fn change(
+    mount: &MountEntry,
+    filesystem: &Filesystem,
+    from: &Settings,
+    to: &Settings,
+) -> Result<(), TakeoverError> {
+    let changes = to.changes(from);
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let path = || mount.mountpoint.clone();
+    mount_options::change(&mount.mountpoint, &changes).map_err(|source| TakeoverError::Change {
+        path: path(),
+        source,
+    })?;
+    let found = settings(mount, filesystem)?;
+    if found == *to {
+        return Ok(());
+    }
+    Err(TakeoverError::NotInForce {
+        path: path(),
+        wanted: to.shown().join(","),
+        found: found.shown().join(","),
+    })
+}
