@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
+use mobifs_steered::Look;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, open, statx};
 use rustix::io::Errno;
 use rustix::process::{ForeignRawFd, Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -64,6 +65,10 @@ impl Threads {
     /// Closes a descriptor of a file on any filesystem. Network filesystems and FUSE write back or ask
     /// their server at each close, and the server may be a process that waits for an answer from here.
     pub(crate) fn discard(&mut self, file: OwnedFd) {
+        // Another thread takes longer than this look.
+        if Look::at(&file).is_ok_and(|look| look.is_closed_at_once()) {
+            return;
+        }
         let sender = self.discarded.get_or_insert_with(|| {
             let (sender, receiver) = sync_channel(DISCARDED_MAX);
             // Without the thread, descriptors are closed where they are.

@@ -69,6 +69,11 @@ fn commands_that_cannot_be_started_end_as_in_a_shell() {
 
 /// Makes seccomp(2) fail as on a kernel without it.
 fn without_seccomp(command: &mut Command) {
+    without(command, libc::SYS_seccomp, libc::ENOSYS);
+}
+
+/// Makes a system call fail in the command.
+fn without(command: &mut Command, number: libc::c_long, error: i32) {
     let step = |code: u32, k: u32, jt: u8| libc::sock_filter {
         code: code as u16,
         jt,
@@ -79,13 +84,13 @@ fn without_seccomp(command: &mut Command) {
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
         step(
             libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-            libc::SYS_seccomp as u32,
+            number as u32,
             1,
         ),
         step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
         step(
             libc::BPF_RET | libc::BPF_K,
-            libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32,
+            libc::SECCOMP_RET_ERRNO | error as u32,
             0,
         ),
     ];
@@ -123,6 +128,30 @@ fn a_kernel_without_seccomp_is_told_of() {
         without_seccomp(&mut command);
         assert!(command.output().unwrap().status.success());
     }
+}
+
+/// As for users under Yama, and for threads before Linux 6.9.
+#[test]
+fn descriptors_are_seen_where_they_cannot_be_had() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let (steered, other) = (fixture.steered(), fixture.other());
+    let (steered, other) = (steered.display(), other.display());
+    let mut command = fixture.command(&[By::Seccomp.word(), "--"]);
+    let steps = format!(
+        "raw-fsync {steered};raw-fsync {other};raw-path-only {steered};raw-pipe {steered};\
+         raw-msync {steered};raw-rwf {steered};raw-bad /"
+    );
+    crate::program::add_to(&mut command, &steps);
+    without(&mut command, libc::SYS_pidfd_getfd, libc::EPERM);
+    let (bad, invalid) = (libc::EBADF, libc::EINVAL);
+    assert_eq!(
+        crate::program::outcomes(&mut command),
+        format!(
+            "raw-fsync skipped, raw-fsync flushed, raw-path-only errno {bad}, \
+             raw-pipe errno {invalid}, raw-msync skipped, raw-rwf flushed, raw-bad errno {bad}"
+        )
+    );
 }
 
 #[test]
