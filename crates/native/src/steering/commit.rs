@@ -27,8 +27,10 @@ impl Steering {
         self.look_at_options();
         let is_read_only = self.state.lock().promise.changed == Some(Difference::ReadOnly);
         let started = Self::moment().now;
-        // Before the commit, so that no change after it is missed. Those before it are reported,
-        // too, and taken for later ones.
+        // What was reported by now is in the commit; what is reported from now on may not be.
+        if self.take_change() {
+            self.state.lock().wrote(started, 0, true);
+        }
         self.expect_change(started);
         let done = if is_read_only {
             // A filesystem that has failed would take `syncfs` for done.
