@@ -268,7 +268,16 @@ fn left_over<L: Lower>(
         };
         let is_new = refused.is_absent(id);
         let is_whole = !is_new && !incomplete.contains(&id);
-        records.extend(state_of(id, object, is_new, is_whole));
+        let mut state = state_of(id, object, is_new, is_whole);
+        if let Some(Record::Object(state)) = &mut state
+            && !is_new
+            && is_nameless(overlay, id)
+        {
+            // What is recorded may be of the time when it had a name. Nothing is lost if the next
+            // mount does not find it.
+            state.attributes.nlink = 0;
+        }
+        records.extend(state);
         if is_new {
             let direct = object.direct.iter();
             content.extend(direct.map(|range| Record::Direct { object: id, range }));
@@ -298,6 +307,15 @@ fn still_named<L: Lower>(overlay: &Overlay<L>, work: &Work, refused: &Refused) -
     };
     let changed = work.objects.keys().copied();
     changed.filter(is_still_named).collect()
+}
+
+/// Whether a new object is in `stage/` because it is in use, and has lost its names: the power cut
+/// that ends its use removes it.
+fn is_nameless<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> bool {
+    let state = overlay.state();
+    let location = state.table.get(id);
+    let is_staged = location.is_some_and(|at| at.in_stage && at.names.is_empty());
+    is_staged && !state.pending.is_linked(id)
 }
 
 /// Whether a lower object is not in use and has no name, neither a known one nor one in a directory

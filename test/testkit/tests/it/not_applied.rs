@@ -409,6 +409,41 @@ fn deletions_reach_the_store_where_there_are_no_inodes() {
     }
 }
 
+/// Found by the crash search with seed 20261308: a directory that was removed while it was in use,
+/// and that an apply had made in part, was taken for one that another program had removed.
+#[test]
+fn a_removed_directory_that_was_in_use_is_not_missed_after_a_crash() {
+    let mut carried = 0;
+    for seed in 0..60 {
+        let lower = CrashLower::new();
+        let volume = start(&lower);
+        let app = make(&volume, ObjectId::ROOT, "app", FileKind::Directory);
+        volume.sync_app(None, true).unwrap();
+        let directory = make(&volume, app, "directory", FileKind::Directory);
+        volume.sync_all().unwrap();
+        volume.open(directory).unwrap();
+        volume.remove_directory(app, b"directory").unwrap();
+        volume.sync_all().unwrap();
+        let calls = Some(RefusedCalls {
+            permille: 300,
+            seed,
+        });
+        lower.set_refusals(Refusals {
+            calls,
+            ..Refusals::default()
+        });
+        carried += u64::from(volume.sync_app(None, true).is_err());
+        drop(volume);
+        let image = lower.crash_image(&mut |_| Fate::Land);
+        image.set_refusals(Refusals::default());
+        let volume = start(&image);
+        volume.sync_app(None, true).unwrap();
+        assert_eq!(volume.status().store.strays, 0, "seed {seed}");
+        volume.shutdown().unwrap();
+    }
+    assert!(carried > 0);
+}
+
 /// The inodes of new objects are recorded in an overflow file where the journal has no room for
 /// them: without a spare file one of the new objects was carried over, and its inode was used for
 /// that.
