@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::fixture::{Fixture, as_helper, fails, needs_mounts, succeeds};
+use crate::fixture::{Fixture, as_helper, fails, needs_mounts, succeeds, wait_until};
 
 #[test]
 fn mount_helpers_mount_and_umount_helpers_unmount() {
@@ -73,10 +73,12 @@ fn remount_changes_the_flags_of_a_mount() {
         fixture.mountpoint.to_str().unwrap(),
     );
     fs::write(fixture.mountpoint.join("f"), "1").unwrap();
-    succeeds(&as_helper(
-        "mount.fuse.mobifs",
-        &[store, mnt, "-o", "remount,ro"],
-    ));
+    // Busy as long as a process that another test starts has a copy of the file, until it executes
+    // its program.
+    wait_until(|| {
+        let remounted = as_helper("mount.fuse.mobifs", &[store, mnt, "-o", "remount,ro"]);
+        remounted.status.success()
+    });
     let error = fs::write(fixture.mountpoint.join("f"), "2").unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     succeeds(&as_helper(
