@@ -1,8 +1,12 @@
 //! Numbers, byte strings and base types as bytes: the one codec of what MobiFS encodes itself.
 //!
 //! Integers are little-endian, of a fixed length or, where most are small, as varints: LEB128, seven
-//! bits a byte, lowest first, with the top bit set on all but the last byte. A [`Reader`] checks every length against the remaining bytes, so
-//! that no input makes it allocate more than it has or read past its end.
+//! bits a byte, lowest first, with the top bit set on all but the last byte. A [`Reader`] checks every
+//! length against the remaining bytes, so that no input makes it allocate more than it has or read
+//! past its end.
+//!
+//! What is called for each number is `#[inline]`: these are calls from other crates, some hundreds
+//! for each transaction.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -64,6 +68,7 @@ pub trait Sink {
     fn put(&mut self, bytes: &[u8]);
 
     /// A varint.
+    #[inline]
     fn varint(&mut self, mut value: u64) {
         let mut bytes = [0; VARINT_BYTES_MAX];
         let mut used = 0;
@@ -77,6 +82,7 @@ pub trait Sink {
     }
 
     /// A varint in which small magnitudes of either sign are small numbers.
+    #[inline]
     fn signed_varint(&mut self, value: i64) {
         self.varint(((value << 1) ^ (value >> 63)).cast_unsigned());
     }
@@ -89,6 +95,7 @@ pub trait Sink {
 }
 
 impl Sink for Vec<u8> {
+    #[inline]
     fn put(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
     }
@@ -103,6 +110,7 @@ pub struct Writer {
 /// Numbers and byte strings.
 impl Writer {
     /// What was written.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -113,36 +121,43 @@ impl Writer {
     }
 
     /// Clears it; the memory is reused.
+    #[inline]
     pub fn clear(&mut self) {
         self.bytes.clear();
     }
 
     /// One byte, 0 or 1.
+    #[inline]
     pub fn flag(&mut self, value: bool) {
         self.bytes.push(u8::from(value));
     }
 
     /// One byte.
+    #[inline]
     pub fn u8(&mut self, value: u8) {
         self.bytes.push(value);
     }
 
     /// Four bytes.
+    #[inline]
     pub fn u32(&mut self, value: u32) {
         self.raw(&value.to_le_bytes());
     }
 
     /// Eight bytes.
+    #[inline]
     pub fn u64(&mut self, value: u64) {
         self.raw(&value.to_le_bytes());
     }
 
     /// Bytes as they are; their length must be known to the reader.
+    #[inline]
     pub fn raw(&mut self, value: &[u8]) {
         self.bytes.extend_from_slice(value);
     }
 
     /// Bytes after their length in four bytes.
+    #[inline]
     pub fn bytes(&mut self, value: &[u8]) {
         // No single buffer in memory comes near 4 GiB.
         debug_assert!(u32::try_from(value.len()).is_ok(), "a string below 4 GiB");
@@ -179,18 +194,21 @@ impl Writer {
 /// Base types.
 impl Writer {
     /// A range, by its ends.
+    #[inline]
     pub fn range(&mut self, range: ByteRange) {
         self.u64(range.start);
         self.u64(range.end);
     }
 
     /// A time.
+    #[inline]
     pub fn time(&mut self, time: Timestamp) {
         self.u64(time.seconds as u64);
         self.u32(time.nanoseconds);
     }
 
     /// A kind, in one byte.
+    #[inline]
     pub fn kind(&mut self, kind: FileKind) {
         self.u8((kind.mode_bits() >> 12) as u8);
     }
@@ -254,6 +272,7 @@ impl<'a> Reader<'a> {
     }
 
     /// So many bytes.
+    #[inline]
     pub const fn raw(&mut self, length: usize) -> Result<&'a [u8], CodecError> {
         match self.rest.split_at_checked(length) {
             Some((taken, rest)) => {
@@ -264,31 +283,37 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
         self.raw(N)?.try_into().map_err(|_| CodecError::Short)
     }
 
     /// One byte that is not 0.
+    #[inline]
     pub fn flag(&mut self) -> Result<bool, CodecError> {
         Ok(self.u8()? != 0)
     }
 
     /// One byte.
+    #[inline]
     pub fn u8(&mut self) -> Result<u8, CodecError> {
         Ok(self.array::<1>()?[0])
     }
 
     /// Four bytes.
+    #[inline]
     pub fn u32(&mut self) -> Result<u32, CodecError> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
     /// Eight bytes.
+    #[inline]
     pub fn u64(&mut self) -> Result<u64, CodecError> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
     /// What [`Sink::varint`] wrote.
+    #[inline]
     pub fn varint(&mut self) -> Result<u64, CodecError> {
         let mut value = 0_u64;
         for position in 0..VARINT_BYTES_MAX {
@@ -312,6 +337,7 @@ impl<'a> Reader<'a> {
     }
 
     /// What [`Sink::signed_varint`] wrote.
+    #[inline]
     pub fn signed_varint(&mut self) -> Result<i64, CodecError> {
         let folded = self.varint()?;
         Ok((folded >> 1).cast_signed() ^ -((folded & 1).cast_signed()))
@@ -329,6 +355,7 @@ impl<'a> Reader<'a> {
     }
 
     /// What [`Writer::bytes`] wrote.
+    #[inline]
     pub fn bytes(&mut self) -> Result<&'a [u8], CodecError> {
         let length = self.u32()?;
         self.raw(usize::try_from(length).map_err(|_| CodecError::Short)?)
@@ -376,6 +403,7 @@ impl<'a> Reader<'a> {
 #[expect(clippy::missing_errors_doc, reason = "said once, for all of them")]
 impl Reader<'_> {
     /// An object's id.
+    #[inline]
     pub fn id(&mut self) -> Result<ObjectId, CodecError> {
         self.u64().map(ObjectId)
     }
@@ -391,6 +419,7 @@ impl Reader<'_> {
     }
 
     /// A page that a file can have.
+    #[inline]
     pub fn index(&mut self) -> Result<PageIndex, CodecError> {
         page_index(self.u64()?)
     }
@@ -401,6 +430,7 @@ impl Reader<'_> {
     }
 
     /// A range.
+    #[inline]
     pub fn range(&mut self) -> Result<ByteRange, CodecError> {
         Ok(ByteRange {
             start: self.u64()?,
@@ -409,6 +439,7 @@ impl Reader<'_> {
     }
 
     /// A time.
+    #[inline]
     pub fn time(&mut self) -> Result<Timestamp, CodecError> {
         Ok(Timestamp {
             seconds: self.u64()? as i64,
@@ -417,6 +448,7 @@ impl Reader<'_> {
     }
 
     /// A kind.
+    #[inline]
     pub fn kind(&mut self) -> Result<FileKind, CodecError> {
         FileKind::from_mode(u32::from(self.u8()?) << 12).ok_or(CodecError::NotAKind)
     }
