@@ -63,12 +63,4 @@ functions! {
     SYNC_FILE_RANGE = c"sync_file_range",
     PWRITEV2 = c"pwritev2",
     PWRITEV64V2 = c"pwritev64v2",
-    OPEN = c"open",
-    OPEN64 = c"open64",
-    OPENAT = c"openat",
-    OPENAT64 = c"openat64",
-    OPEN_CHECKED = c"__open_2",
-    OPEN64_CHECKED = c"__open64_2",
-    OPENAT_CHECKED = c"__openat_2",
-    OPENAT64_CHECKED = c"__openat64_2",
 }

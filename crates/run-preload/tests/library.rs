@@ -4,18 +4,10 @@
 use std::process::Command;
 
 /// What it stands before; more would be called by mistake, less would be missed.
-const FUNCTIONS: [&str; 16] = [
-    "__open64_2",
-    "__open_2",
-    "__openat64_2",
-    "__openat_2",
+const FUNCTIONS: [&str; 8] = [
     "fdatasync",
     "fsync",
     "msync",
-    "open",
-    "open64",
-    "openat",
-    "openat64",
     "pwritev2",
     "pwritev64v2",
     "sync",

@@ -133,7 +133,7 @@ impl RunError {
 impl Run {
     /// Replaces this process by the command. It must have only one thread.
     ///
-    /// `report` is told how, in sentences.
+    /// `report` gets sentences that say how.
     ///
     /// # Errors
     /// The command was not started.

@@ -221,7 +221,7 @@ fn install_with(
         len: instructions.len() as u16,
         filter: instructions.as_ptr().cast_mut(),
     };
-    // SAFETY: the kernel reads as many instructions as it is told.
+    // SAFETY: the kernel reads the number of instructions that the structure states.
     let number = unsafe {
         libc::syscall(
             libc::SYS_seccomp,

@@ -249,7 +249,7 @@ mod tests {
     use std::fs::File;
 
     use super::*;
-    use crate::registration::Registration;
+    use crate::registration::{Registration, VALID_S};
 
     const TABLE: &str = "/proc/self/mountinfo";
 
@@ -262,7 +262,9 @@ mod tests {
         let decisions = Decisions::by(directory.clone());
         assert_eq!(decisions.answer(&file, TABLE), None);
         for _ in 0..3 {
-            let promise = Registration::publish_in(&directory, device).unwrap();
+            let promise = Registration::claim_in(&directory, device).unwrap();
+            assert_eq!(decisions.answer(&file, TABLE), None);
+            promise.promise(VALID_S).unwrap();
             for _ in 0..2 {
                 assert_eq!(decisions.answer(&file, TABLE), Some(Ok(())));
                 assert!(decisions.is_relaxed(&file, TABLE));

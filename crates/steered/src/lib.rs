@@ -15,16 +15,19 @@
 //! | 8–11 | version: 1 |
 //! | 12–15 | state: 1 while the promise holds, 0 when it is withdrawn |
 //! | 16–19 | process number of the daemon |
-//! | 20–23 | 0 |
+//! | 20–23 | until when the state holds, in seconds of `CLOCK_MONOTONIC` |
 //! | 24–31 | generation: another number for each registration since the machine started |
 //! | 32–63 | 0 |
 //!
 //! While the daemon lives it holds a lock of the open file description (`F_OFD_SETLK`) for writing on
 //! all of the file. (Not `flock`: that one can be taken exclusively by whoever may read the file, and
-//! another user could make the registration of a dead daemon look alive.)
+//! another user could make the registration of a dead daemon look alive.) Whoever looks a registration up
+//! checks the lock. A program that has found it reads the record only, so a daemon renews its promise
+//! every few seconds: that of a daemon that was killed lapses after [`VALID_S`].
 
 #![deny(unsafe_code)]
 
+mod clock;
 mod decisions;
 mod directory;
 mod mapped_record;
@@ -38,5 +41,5 @@ pub use decisions::{Decisions, PROBE_BYTES, PROBE_FLAGS, PROBE_OFFSET, pending_e
 pub use directory::{Directory, ENVIRONMENT, STANDARD_DIRECTORY, Steered};
 pub use mappings::MappedFiles;
 pub use record::{RECORD_BYTES, Record};
-pub use registration::{PublishError, Registration};
+pub use registration::{PublishError, Registration, VALID_S};
 pub use superblock::{Device, Look};

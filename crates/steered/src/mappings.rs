@@ -168,7 +168,7 @@ fn query(maps: impl AsFd, address: u64) -> Result<Mapping, Errno> {
         address,
         ..Query::default()
     };
-    // SAFETY: the kernel reads and writes the structure, whose size it is told, and nothing else, as
+    // SAFETY: the kernel reads and writes the structure, which states its size, and nothing else, as
     // it is not asked for names.
     let answer =
         unsafe { libc::ioctl(maps.as_fd().as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };

@@ -3,6 +3,8 @@
 use std::mem::size_of;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::clock::monotonic_s;
+
 const MAGIC: [u8; 8] = *b"MOBISTR1";
 const VERSION: u32 = 1;
 const IN_FORCE: u32 = 1;
@@ -19,7 +21,7 @@ pub struct Record {
     version: u32,
     state: AtomicU32,
     pid: u32,
-    reserved: u32,
+    valid_until_s: AtomicU32,
     generation: u64,
     padding: [u8; 32],
 }
@@ -27,7 +29,7 @@ pub struct Record {
 const _: () = assert!(size_of::<Record>() == RECORD_BYTES);
 
 impl Record {
-    /// The bytes of a promise that holds.
+    /// The bytes of a record that promises nothing yet.
     pub(crate) fn bytes(pid: u32, generation: u64) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
         let mut at = 0;
@@ -37,14 +39,26 @@ impl Record {
         };
         put(&MAGIC);
         put(&VERSION.to_ne_bytes());
-        put(&IN_FORCE.to_ne_bytes());
+        put(&WITHDRAWN.to_ne_bytes());
         put(&pid.to_ne_bytes());
         put(&0_u32.to_ne_bytes());
         put(&generation.to_ne_bytes());
         bytes
     }
 
-    /// Where the state lies, and the state of a promise that does not hold.
+    /// What is to be written where, in this order, for a promise that holds for so long.
+    ///
+    /// A reader that sees a time of which some bytes are written sees one that is over or later than
+    /// the new one, for as long as the write takes.
+    pub(crate) fn promise(valid_s: u32) -> [(u64, [u8; 4]); 2] {
+        let valid_until_s = monotonic_s().saturating_add(valid_s);
+        [
+            (20, valid_until_s.to_ne_bytes()),
+            (12, IN_FORCE.to_ne_bytes()),
+        ]
+    }
+
+    /// The same for one that does not hold any more.
     pub(crate) const fn withdrawal() -> (u64, [u8; 4]) {
         (12, WITHDRAWN.to_ne_bytes())
     }
@@ -56,7 +70,12 @@ impl Record {
 
     /// Whether the promise holds now.
     pub fn is_in_force(&self) -> bool {
-        self.state.load(Ordering::Acquire) == IN_FORCE
+        self.state.load(Ordering::Acquire) == IN_FORCE && monotonic_s() < self.valid_until_s()
+    }
+
+    /// Until when the state holds, in seconds of `CLOCK_MONOTONIC`.
+    pub fn valid_until_s(&self) -> u32 {
+        self.valid_until_s.load(Ordering::Acquire)
     }
 
     /// The daemon's process number, as the daemon sees it.

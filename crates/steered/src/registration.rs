@@ -33,8 +33,11 @@ pub enum PublishError {
     },
 }
 
-/// A filesystem that this process steers: programs may skip calls for durability until the promise is
-/// withdrawn or the value dropped.
+/// How long a promise holds that is not renewed, in seconds.
+pub const VALID_S: u32 = 30;
+
+/// A filesystem that this process steers: programs may skip calls for durability while a promise
+/// holds.
 #[derive(Debug)]
 pub struct Registration {
     path: PathBuf,
@@ -43,19 +46,19 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Publishes the promise for a filesystem; programs may rely on it from now on.
+    /// Keeps other daemons away from a filesystem; nothing is promised yet.
     ///
     /// # Errors
     /// Another daemon steers the filesystem, or a file cannot be written.
-    pub fn publish(device: Device) -> Result<Self, PublishError> {
-        Self::publish_in(&Directory::from_environment(), device)
+    pub fn claim(device: Device) -> Result<Self, PublishError> {
+        Self::claim_in(&Directory::from_environment(), device)
     }
 
     /// The same in a certain directory.
     ///
     /// # Errors
-    /// As [`Self::publish`].
-    pub fn publish_in(directory: &Directory, device: Device) -> Result<Self, PublishError> {
+    /// As [`Self::claim`].
+    pub fn claim_in(directory: &Directory, device: Device) -> Result<Self, PublishError> {
         let failed = |source| PublishError::Io {
             path: directory.path().to_owned(),
             source,
@@ -82,6 +85,16 @@ impl Registration {
         file.write_all_at(&Record::bytes(std::process::id(), generation), 0)?;
         std::fs::rename(&new, &path)?;
         Ok(Self { path, file })
+    }
+
+    /// From now on programs may rely on the promise, for so many seconds or until it is withdrawn.
+    ///
+    /// # Errors
+    /// The state could not be written.
+    pub fn promise(&self, valid_s: u32) -> io::Result<()> {
+        let words = Record::promise(valid_s);
+        let mut words = words.iter();
+        words.try_for_each(|(at, word)| self.file.write_all_at(word, *at))
     }
 
     /// Withdraws the promise: from now on programs wait for the filesystem again.
@@ -159,31 +172,57 @@ mod tests {
         (base, directory)
     }
 
+    fn promised(directory: &Directory) -> Registration {
+        let registration = Registration::claim_in(directory, DEVICE).unwrap();
+        registration.promise(VALID_S).unwrap();
+        registration
+    }
+
     #[test]
     fn a_promise_is_seen_until_it_is_withdrawn() {
         let (_base, directory) = directory();
         assert!(directory.find(DEVICE).is_none());
-        let registration = Registration::publish_in(&directory, DEVICE).unwrap();
+        let registration = Registration::claim_in(&directory, DEVICE).unwrap();
         let steered = directory.find(DEVICE).unwrap();
+        assert!(!steered.is_in_force(), "nothing is promised yet");
+        registration.promise(VALID_S).unwrap();
         assert!(steered.is_in_force());
         assert_eq!(steered.record().pid(), std::process::id());
         assert_eq!(directory.list().len(), 1);
         registration.withdraw().unwrap();
         assert!(!steered.is_in_force());
+        registration.promise(VALID_S).unwrap();
+        assert!(steered.is_in_force());
         drop(registration);
         assert!(directory.find(DEVICE).is_none());
         assert!(!steered.is_in_force());
-        let again = Registration::publish_in(&directory, DEVICE).unwrap();
+        let again = promised(&directory);
         let found = directory.find(DEVICE).unwrap();
         assert_ne!(found.record().generation(), steered.record().generation());
         drop(again);
     }
 
+    /// A program that had found the registration went on after its daemon was killed, for ever.
+    #[test]
+    fn a_promise_that_is_not_renewed_lapses() {
+        let (_base, directory) = directory();
+        let registration = promised(&directory);
+        let steered = directory.find(DEVICE).unwrap();
+        registration.promise(0).unwrap();
+        assert!(!steered.is_in_force());
+        registration.promise(1).unwrap();
+        // What a killed daemon does.
+        std::mem::forget(registration);
+        while steered.is_in_force() {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+
     #[test]
     fn a_filesystem_has_one_daemon() {
         let (_base, directory) = directory();
-        let _first = Registration::publish_in(&directory, DEVICE).unwrap();
-        let second = Registration::publish_in(&directory, DEVICE);
+        let _first = promised(&directory);
+        let second = Registration::claim_in(&directory, DEVICE);
         assert!(
             matches!(second, Err(PublishError::AlreadySteered { pid, .. }) if pid == std::process::id())
         );
@@ -193,7 +232,7 @@ mod tests {
     #[test]
     fn a_registration_of_a_dead_daemon_is_none() {
         let (_base, directory) = directory();
-        let alive = Registration::publish_in(&directory, DEVICE).unwrap();
+        let alive = promised(&directory);
         let path = directory.path().join(DEVICE.to_string());
         let left = std::fs::read(&path).unwrap();
         drop(alive);
@@ -203,14 +242,14 @@ mod tests {
         let read = File::open(&path).unwrap();
         rustix::fs::flock(&read, rustix::fs::FlockOperation::LockExclusive).unwrap();
         assert!(directory.find(DEVICE).is_none());
-        let _next = Registration::publish_in(&directory, DEVICE).unwrap();
+        let _next = promised(&directory);
         assert!(directory.find(DEVICE).is_some());
     }
 
     #[test]
     fn what_others_can_write_is_not_trusted() {
         let (_base, directory) = directory();
-        let _alive = Registration::publish_in(&directory, DEVICE).unwrap();
+        let _alive = promised(&directory);
         let path = directory.path().join(DEVICE.to_string());
         set_mode(&path, 0o666).unwrap();
         assert!(directory.find(DEVICE).is_none());

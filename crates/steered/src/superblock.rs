@@ -174,7 +174,7 @@ fn statmount(mount_id: u64) -> Result<MountAnswer, Errno> {
         rest: [0; 60],
     };
     // SAFETY: the kernel reads the first structure, and writes to the second no more than the size
-    // that it is told.
+    // that is passed.
     let code = unsafe {
         libc::syscall(
             SYS_STATMOUNT,

@@ -1,6 +1,6 @@
 //! Which calls return at once where.
 
-use crate::fixture::{By, Fixture, mechanisms, needs_root};
+use crate::fixture::{By, Fixture, PROMISE_S, mechanisms, needs_root};
 
 /// Steps that go through the C library, and that the library sees.
 const BY_LIBRARY: &[&str] = &[
@@ -9,13 +9,13 @@ const BY_LIBRARY: &[&str] = &[
     "syncfs",
     "range",
     "directory",
-    "o-sync",
-    "o-dsync",
     "rwf",
     "msync",
 ];
 /// Steps that only a filter sees.
 const DIRECT: &[&str] = &[
+    "o-sync",
+    "o-dsync",
     "raw-fsync",
     "raw-fdatasync",
     "raw-syncfs",
@@ -57,6 +57,18 @@ fn calls_for_durability_return_at_once_where_it_is_promised() {
     }
 }
 
+/// The preloaded library opened the file a second time and closed the first descriptor: with that the
+/// kernel releases all locks of the process on the file.
+#[test]
+fn locks_stay_when_a_file_is_opened_to_be_durable() {
+    needs_root!();
+    let fixture = Fixture::new();
+    for by in mechanisms() {
+        let done = fixture.outcomes(by, &at(&fixture.steered(), &["locks"]));
+        assert_eq!(done, "locks skipped", "{by:?}");
+    }
+}
+
 #[test]
 fn they_keep_their_meaning_on_other_filesystems() {
     needs_root!();
@@ -78,8 +90,7 @@ fn they_keep_their_meaning_from_when_a_promise_is_withdrawn() {
         // Another one is in force, so that the program is run.
         let other = std::fs::File::open(fixture.other()).unwrap();
         let device = mobifs_steered::Device::of(&other).unwrap();
-        let directory = fixture.directory();
-        let _other = mobifs_steered::Registration::publish_in(&directory, device).unwrap();
+        let _other = fixture.promise(device);
         fixture.registration().withdraw().unwrap();
         let done = fixture.outcomes(by, &at(&fixture.steered(), &["fsync", "msync", "rwf"]));
         assert_eq!(done, all(&["fsync", "msync", "rwf"], "flushed"), "{by:?}");
@@ -120,7 +131,11 @@ fn sync_reaches_the_filesystems_that_are_not_steered() {
         minor: mount.device_minor,
     });
     let devices = devices.filter(|device| *device != other);
-    let promise = |device| mobifs_steered::Registration::publish_in(&fixture.directory(), device);
+    let promise = |device| {
+        let claimed = mobifs_steered::Registration::claim_in(&fixture.directory(), device);
+        // Of a filesystem with several mounts there is a promise already.
+        claimed.inspect(|claimed| claimed.promise(PROMISE_S).unwrap())
+    };
     let _promises: Vec<_> = devices.map(promise).collect();
     // Other programs on this machine may sync everything, too.
     let there = || fixture.outcomes(By::Seccomp, &at(&fixture.steered(), &["sync"]));
@@ -155,7 +170,7 @@ fn a_durable_command_is_left_alone() {
 }
 
 #[test]
-fn without_safety_every_filesystem_is_skipped_and_the_user_is_told() {
+fn without_safety_every_filesystem_is_skipped_and_the_user_is_warned() {
     needs_root!();
     let mut fixture = Fixture::new();
     fixture.unregister();
@@ -226,8 +241,7 @@ fn subvolumes_of_a_steered_btrfs_are_steered() {
         };
         let steps = at(&subvolume, &[step, "msync"]);
         assert!(count(&steps) >= 8, "{by:?}");
-        let directory = fixture.directory();
-        let promise = mobifs_steered::Registration::publish_in(&directory, device).unwrap();
+        let promise = fixture.promise(device);
         assert!(count(&steps) <= 2, "{by:?}");
         drop(promise);
     }
@@ -256,8 +270,7 @@ fn errors_of_the_filesystem_are_reported() {
         let place = fixture.mount_on_too_small_a_disk();
         let opened = std::fs::File::open(&place).unwrap();
         let device = mobifs_steered::Device::of(&opened).unwrap();
-        let directory = fixture.directory();
-        let _promise = mobifs_steered::Registration::publish_in(&directory, device).unwrap();
+        let _promise = fixture.promise(device);
         let step = if by == By::Seccomp {
             "raw-broken"
         } else {

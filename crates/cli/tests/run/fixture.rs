@@ -40,6 +40,9 @@ impl By {
 /// One test's `sync` flushes what another test's are counted on.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
+/// Longer than any test takes: no daemon renews the promise.
+pub(crate) const PROMISE_S: u32 = 3600;
+
 /// Two filesystems on loop devices, one of them registered.
 pub(crate) struct Fixture {
     base: tempfile::TempDir,
@@ -64,9 +67,15 @@ impl Fixture {
         fixture.mount("other", "loop,commit=300");
         let steered = fs::File::open(fixture.steered()).unwrap();
         let device = Device::of(&steered).unwrap();
-        let registration = Registration::publish_in(&fixture.directory(), device).unwrap();
-        fixture.registration = Some(registration);
+        fixture.registration = Some(fixture.promise(device));
         fixture
+    }
+
+    /// What a daemon promises that steers the filesystem.
+    pub(crate) fn promise(&self, device: Device) -> Registration {
+        let registration = Registration::claim_in(&self.directory(), device).unwrap();
+        registration.promise(PROMISE_S).unwrap();
+        registration
     }
 
     fn mount(&mut self, name: &str, options: &str) {

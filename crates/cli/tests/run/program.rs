@@ -18,7 +18,7 @@ const MARK: &str = "OUTCOME ";
 /// How often a step is done.
 const TIMES: u32 = 8;
 /// Flushes that come of themselves.
-const STRAY_MAX: u64 = 2;
+const OTHER_FLUSHES_MAX: u64 = 2;
 
 /// Makes a command run this program with these steps.
 pub(crate) fn add_to(command: &mut Command, steps: &str) {
@@ -49,10 +49,10 @@ fn does_steps() {
         let before = flushes(Path::new(place));
         let mut result = Ok(());
         // Syncing a whole machine takes long.
-        let (times, strays_max) = if name == "sync" {
+        let (times, others_max) = if name == "sync" {
             (1, 0)
         } else {
-            (TIMES, STRAY_MAX)
+            (TIMES, OTHER_FLUSHES_MAX)
         };
         for round in 0..times {
             result = do_step(name, &path, round);
@@ -62,14 +62,14 @@ fn does_steps() {
             Ok(()) if name.starts_with("cost-") => cost(name, &path),
             Err(error) => format!("errno {}", error.raw_os_error().unwrap_or(-1)),
             Ok(()) if delta >= u64::from(times) => "flushed".to_owned(),
-            Ok(()) if delta <= strays_max => "skipped".to_owned(),
+            Ok(()) if delta <= others_max => "skipped".to_owned(),
             Ok(()) => format!("{delta} flushes"),
         };
         println!("{MARK}{name} {how}");
     }
 }
 
-/// How often the device of the filesystem at a place was told to keep what it has.
+/// How often the device of the filesystem at a place was flushed.
 pub(crate) fn flushes(place: &Path) -> u64 {
     let Ok(about) = std::fs::metadata(place) else {
         return 0;
@@ -145,6 +145,7 @@ fn do_step(name: &str, path: &Path, round: u32) -> Result<(), Error> {
         "o-sync" | "o-dsync" | "raw-o-sync" | "raw-new-o-sync" => {
             open_synchronous(name, path, round)
         }
+        "locks" => keep_locks(path, round),
         "rwf" | "raw-rwf" => write_durably(name, path, round),
         "msync" | "raw-msync" | "msync-hole" => sync_memory(name, path, round),
         "aio" | "aio-write" => submit(name, path, round),
@@ -251,6 +252,40 @@ fn compat_fsync(number: RawFd) -> Result<(), Error> {
             _ => Err(Error::from_raw_os_error(libc::ENOSYS)),
         }
     }
+}
+
+/// The locks that a process has on a file stay when it opens the file again.
+fn keep_locks(path: &Path, round: u32) -> Result<(), Error> {
+    let file = written(path, round)?;
+    let mut lock = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    // SAFETY: the structure lives here.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const lock) }.into())?;
+    let _again = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_SYNC)
+        .open(path)?;
+    // Another process sees the lock. SAFETY: the child makes two system calls only.
+    let status = unsafe {
+        match libc::fork() {
+            0 => {
+                libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock);
+                libc::_exit(i32::from(lock.l_type == libc::F_UNLCK as libc::c_short));
+            }
+            child => {
+                let mut status = -1;
+                libc::waitpid(child, &raw mut status, 0);
+                status
+            }
+        }
+    };
+    assert_eq!(status, 0, "another process sees the lock");
+    Ok(())
 }
 
 fn open_synchronous(name: &str, path: &Path, round: u32) -> Result<(), Error> {

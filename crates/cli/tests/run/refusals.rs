@@ -99,7 +99,7 @@ fn without(command: &mut Command, number: libc::c_long, error: i32) {
             len: program.len() as u16,
             filter: program.as_ptr().cast_mut(),
         };
-        // SAFETY: the kernel reads as many instructions as it is told.
+        // SAFETY: the kernel reads the number of instructions that the structure states.
         let code = unsafe { libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const filter) };
         if code == 0 {
             Ok(())
@@ -112,7 +112,7 @@ fn without(command: &mut Command, number: libc::c_long, error: i32) {
 }
 
 #[test]
-fn a_kernel_without_seccomp_is_told_of() {
+fn a_kernel_without_seccomp_is_reported() {
     needs_root!();
     let fixture = Fixture::new();
     let mut command = fixture.command(&["--", "true"]);
@@ -155,7 +155,7 @@ fn descriptors_are_seen_where_they_cannot_be_had() {
 }
 
 #[test]
-fn a_missing_library_is_told_of() {
+fn a_missing_library_is_reported() {
     needs_root!();
     let fixture = Fixture::new();
     let mut command = fixture.command(&[By::Preload.word(), "--", "true"]);

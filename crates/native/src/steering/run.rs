@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use mobifs_base::MonotonicNs;
 use mobifs_engine::Next;
+use mobifs_steered::VALID_S;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -16,6 +17,8 @@ use super::{State, Steering, SteeringError};
 const LOOK_NS: u64 = 1_000_000_000;
 /// The same where the kernel reports no changes, so that there always may be some.
 const LOOK_BLIND_NS: u64 = 5_000_000_000;
+/// The promise is renewed this often, as also a filesystem at rest is steered. In nanoseconds.
+const RENEW_NS: u64 = VALID_S as u64 * 1_000_000_000 / 3;
 /// At least so long between two looks.
 const LOOK_MIN: Duration = Duration::from_millis(10);
 
@@ -32,6 +35,7 @@ impl Steering {
         let mounts = File::open("/proc/self/mountinfo").map_err(failed)?;
         while !self.state.lock().has_ended {
             let until = self.look();
+            self.state.lock().promise.renew();
             self.wait(&mounts, until)
                 .map_err(|errno| failed(errno.into()))?;
             // A remount need not show in the table's changes, and while something is uncommitted
@@ -117,21 +121,20 @@ impl Steering {
     }
 
     fn wait(&self, mounts: &File, until: Option<MonotonicNs>) -> Result<(), Errno> {
-        let timeout = until.map(|until| {
-            let rest = until.0.saturating_sub(Self::moment().now.0);
-            Duration::from_nanos(rest).max(LOOK_MIN)
-        });
-        let timeout = timeout.map(|timeout| Timespec {
+        let rest = until.map(|until| until.0.saturating_sub(Self::moment().now.0));
+        let timeout = Duration::from_nanos(rest.map_or(RENEW_NS, |rest| rest.min(RENEW_NS)));
+        let timeout = timeout.max(LOOK_MIN);
+        let timeout = Timespec {
             tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
-        });
+        };
         let mut descriptors = vec![
             PollFd::new(&self.wake, PollFlags::IN),
             PollFd::new(mounts, PollFlags::PRI),
         ];
         let changes = self.changes.as_ref();
         descriptors.extend(changes.map(|changes| PollFd::new(changes, PollFlags::IN)));
-        match poll(&mut descriptors, timeout.as_ref()) {
+        match poll(&mut descriptors, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use mobifs_base::MonotonicNs;
 use mobifs_engine::{Class, Moment, Observed, ObservedTransaction, Pacing};
-use mobifs_steered::{Device, PublishError, Registration};
+use mobifs_steered::{Device, PublishError, Registration, VALID_S};
 use mobifs_volume::{BatterySource, Rules};
 
 use crate::counters::Dirtied;
@@ -89,8 +89,7 @@ impl Counts {
 /// What programs may rely on, and where they see that they may.
 #[derive(Debug)]
 pub(crate) struct Promise {
-    device: Device,
-    /// None only between two of them.
+    /// None when the filesystem is not steered any more.
     registration: Option<Registration>,
     is_in_force: bool,
     /// The options are not those that keep the promise.
@@ -106,19 +105,15 @@ pub(crate) struct Promise {
 impl Promise {
     /// Keeps other daemons away, and promises nothing.
     pub(crate) fn claim(device: Device) -> Result<Self, PublishError> {
-        let registration = Registration::publish(device)?;
-        let mut promise = Self {
-            device,
-            registration: Some(registration),
-            is_in_force: true,
+        Ok(Self {
+            registration: Some(Registration::claim(device)?),
+            is_in_force: false,
             changed: None,
             failed: None,
             is_durable: false,
             battery_is_low: false,
             is_ending: false,
-        };
-        promise.withdraw_calls();
-        Ok(promise)
+        })
     }
 
     /// Why nothing is promised; none: the promise holds.
@@ -152,24 +147,25 @@ impl Promise {
         let is_relaxed = !self.is_durable && !self.battery_is_low && !self.is_ending;
         let wanted = is_relaxed && self.why_withdrawn().is_none();
         if wanted && !self.is_in_force {
-            self.publish();
+            self.is_in_force = true;
+            self.renew();
         } else if !wanted {
             self.withdraw_calls();
         }
     }
 
-    fn publish(&mut self) {
-        // A record that was withdrawn stays so: another one takes its place.
-        self.registration = None;
-        match Registration::publish(self.device) {
-            Ok(registration) => {
-                self.registration = Some(registration);
-                self.is_in_force = true;
-            }
-            Err(error) => tracing::error!(
+    /// Programs rely on the promise for a while only, as a daemon that is killed cannot withdraw it:
+    /// to be called within [`VALID_S`].
+    pub(crate) fn renew(&mut self) {
+        let Some(registration) = self.registration.as_ref().filter(|_| self.is_in_force) else {
+            return;
+        };
+        if let Err(error) = registration.promise(VALID_S) {
+            tracing::error!(
                 %error,
                 "the daemon cannot tell programs that the filesystem is steered: their calls wait"
-            ),
+            );
+            self.withdraw_calls();
         }
     }
 

@@ -252,6 +252,18 @@ fn what_cannot_be_applied_keeps_nothing_else_from_its_place() {
     assert_eq!(leftovers(&lower).unwrap(), Vec::<String>::new());
 }
 
+/// Three calls of ten to an object fail, always the same ones.
+fn some_calls(seed: u64) -> Refusals {
+    let calls = RefusedCalls {
+        permille: 300,
+        seed,
+    };
+    Refusals {
+        calls: Some(calls),
+        ..Refusals::default()
+    }
+}
+
 /// A call that was refused with an error that was not on a list stopped the whole store: a
 /// directory that overlayfs does not move (`EXDEV`), a device number that XFS does not take
 /// (`EINVAL`).
@@ -273,14 +285,7 @@ fn whatever_the_filesystem_refuses_an_object_keeps_nothing_else_from_its_place()
             .link(find(&volume, "app/to/a").unwrap(), from, b"a")
             .unwrap();
         volume.sync_all().unwrap();
-        let calls = Some(RefusedCalls {
-            permille: 300,
-            seed,
-        });
-        lower.set_refusals(Refusals {
-            calls,
-            ..Refusals::default()
-        });
+        lower.set_refusals(some_calls(seed));
         let is_refused = volume.sync_app(None, true).is_err();
         refused += u64::from(is_refused);
         let check = |volume: &Volume| {
@@ -298,10 +303,7 @@ fn whatever_the_filesystem_refuses_an_object_keeps_nothing_else_from_its_place()
         drop(volume.sync_app(None, true));
         drop(volume);
         let image = lower.crash_image(&mut |_| Fate::Vanish);
-        image.set_refusals(Refusals {
-            calls,
-            ..Refusals::default()
-        });
+        image.set_refusals(some_calls(seed));
         let volume = start(&image);
         check(&volume);
         image.set_refusals(Refusals::default());
@@ -424,14 +426,7 @@ fn a_removed_directory_that_was_in_use_is_not_missed_after_a_crash() {
         volume.open(directory).unwrap();
         volume.remove_directory(app, b"directory").unwrap();
         volume.sync_all().unwrap();
-        let calls = Some(RefusedCalls {
-            permille: 300,
-            seed,
-        });
-        lower.set_refusals(Refusals {
-            calls,
-            ..Refusals::default()
-        });
+        lower.set_refusals(some_calls(seed));
         carried += u64::from(volume.sync_app(None, true).is_err());
         drop(volume);
         let image = lower.crash_image(&mut |_| Fate::Land);

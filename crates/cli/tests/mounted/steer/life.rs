@@ -83,6 +83,21 @@ fn a_killed_daemon_leaves_its_interval_and_the_way_back() {
     }
 }
 
+/// A program that had found the registration of a daemon went on by it for ever after the daemon was
+/// killed. Now the daemon renews its promise, also where nothing happens, and it lapses.
+#[test]
+fn a_promise_lapses_unless_a_daemon_renews_it() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    disk.steer("");
+    let found = disk.registration().unwrap();
+    let at_first = found.record().valid_until_s();
+    wait_until(|| found.record().valid_until_s() > at_first);
+    assert!(found.is_in_force());
+    kill_process(pid(&disk), Signal::KILL).unwrap();
+    wait_until(|| !found.is_in_force());
+}
+
 /// `syncfs` says that everything is committed where the filesystem has failed and become read-only.
 #[test]
 fn a_filesystem_that_fails_withdraws_the_promise() {

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use mobifs_steered::{Device, Directory};
+use mobifs_steered::{Device, Directory, Steered};
 
 use crate::fixture::{Fixture, PROGRAM, mobifs, succeeds, wait_until};
 
@@ -136,11 +136,16 @@ impl Disk {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Whether programs are told that their calls may return at once.
-    pub(crate) fn is_in_force(&self) -> bool {
+    /// The registration of a daemon that lives.
+    pub(crate) fn registration(&self) -> Option<Steered> {
         let line = mount_line(&self.at);
         let device = Device::parse(line.split(' ').nth(2).unwrap()).unwrap();
-        let steered = Directory::standard().find(device);
+        Directory::standard().find(device)
+    }
+
+    /// Whether calls of programs may return at once.
+    pub(crate) fn is_in_force(&self) -> bool {
+        let steered = self.registration();
         steered.is_some_and(|steered| steered.is_in_force())
     }
 }
