@@ -414,7 +414,9 @@ fn content_without_room_is_given_up(make: &[&str], bytes: u64, give_up: fn(&Path
     fs::write(app.join("big"), vec![1; 16 << 20]).unwrap();
     fill_disk(&filled.filler());
     let refused = filled.sync();
-    assert!(message(&refused).contains("big"), "{refused:?}");
+    let said = message(&refused);
+    assert!(said.contains("big"), "{said}");
+    assert!(said.contains("free space where the store is"), "{said}");
     let refused = fs::write(app.join("new"), CONTENT).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::StorageFull);
     let status = filled.fixture.status();

@@ -360,7 +360,7 @@ impl Daemon {
                 tracing::info!(%app, %settings, "settings changed");
                 Reply::Done
             }
-            Err(error) => Reply::error(kind_of(&error), error.to_string()),
+            Err(error) => refused(&error),
         }
     }
 }
@@ -373,7 +373,7 @@ impl ControlHandler for Daemon {
                 let app = app.as_ref().map(AppName::as_bytes);
                 match self.volume.sync_path(app, apply) {
                     Ok(()) => Reply::Done,
-                    Err(error) => Reply::error(kind_of(&error), error.to_string()),
+                    Err(error) => refused(&error),
                 }
             }
             Request::Unmount { lazy, mount_id } => self.unmount(lazy, mount_id),
@@ -399,7 +399,7 @@ impl ControlHandler for Daemon {
                 }
                 match self.volume.set_screen(on) {
                     Ok(()) => Reply::Done,
-                    Err(error) => Reply::error(kind_of(&error), error.to_string()),
+                    Err(error) => refused(&error),
                 }
             }
             Request::Reload { config } => match self.reload(config.as_deref().map(Path::new)) {
@@ -426,6 +426,19 @@ fn reply(outcome: Result<(), Failure>) -> Reply {
     match outcome {
         Ok(()) => Reply::Done,
         Err(failure) => Reply::error(ErrorKind::Failed, failure.message),
+    }
+}
+
+fn refused(error: &VolumeError) -> Reply {
+    Reply::error(kind_of(error), with_advice(error))
+}
+
+/// What the user can do where there was no room.
+fn with_advice(error: &VolumeError) -> String {
+    if error.is_full() {
+        format!("{error}: free space where the store is, or delete files in the mount")
+    } else {
+        error.to_string()
     }
 }
 
