@@ -1,8 +1,9 @@
 //! Native mode: a filesystem of the kernel whose transactions hold all files, and whose commits the
 //! policies of MobiFS decide about.
 //!
-//! ext4 with `data=journal` and btrfs with `flushoncommit` have what a MobiFS mount builds for
-//! itself: transactions over all files, in order, that arrive whole or not at all. [`check`] says
+//! ext4 with `data=journal` has what a MobiFS mount builds for itself: transactions over all files,
+//! in order, that arrive whole or not at all. A btrfs with `flushoncommit` commits everything, but
+//! not as of one point in time ([`Filesystem::keeps_order`]), so nothing is promised there. [`check`] says
 //! whether a filesystem can be steered and what is missing, [`Takeover`] changes its mount options
 //! and restores them, [`Steering`] commits when the policy says so, and [`serve`] is the process
 //! that does all this.
@@ -24,4 +25,4 @@ pub use check::{Examination, Obstacle, examine};
 pub use filesystem::Filesystem;
 pub use serve::{Plan, prepare, serve};
 pub use steering::Steering;
-pub use takeover::{Difference, Takeover, TakeoverError, restore_after_daemon};
+pub use takeover::{Difference, ORDER_NOTE, Takeover, TakeoverError, restore_after_daemon};

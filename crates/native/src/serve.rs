@@ -13,7 +13,7 @@ use signal_hook::iterator::Signals;
 use crate::check::{Obstacle, examine};
 use crate::filesystem::Filesystem;
 use crate::steering::{Steering, SteeringError};
-use crate::takeover::TakeoverError;
+use crate::takeover::{ORDER_NOTE, TakeoverError};
 use mobifs_steered::PublishError;
 
 /// A filesystem that can be steered, and how.
@@ -54,6 +54,13 @@ pub fn prepare(
             Code::Failed,
             format!("{} is not mounted", mountpoint.display()),
         )),
+    }
+}
+
+impl Plan {
+    /// What the user has to know of before it is steered.
+    pub fn warning(&self) -> Option<&'static str> {
+        (!self.filesystem.keeps_order()).then_some(ORDER_NOTE)
     }
 }
 

@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use mobifs_host::{MountEntry, runtime_directory};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 
 use crate::filesystem::{Filesystem, Settings};
@@ -83,16 +84,32 @@ pub enum Difference {
          be"
     )]
     Options(String),
+    /// An option that steering does not set, and with which no commit keeps the promise.
+    #[error(
+        "another program has set the mount option {0}, with which a power cut takes committed changes, \
+         too; the promise holds again when the option is gone"
+    )]
+    Breaking(&'static str),
+    /// The filesystem's commits are not one point in time.
+    #[error("{ORDER_NOTE}")]
+    Order,
     /// They cannot be read.
     #[error("{0}")]
     Unknown(String),
 }
+
+/// What steering a btrfs does not promise.
+pub const ORDER_NOTE: &str = "btrfs writes content before a commit, file by file, while programs go on, \
+     so a commit is not one point in time: nothing is promised, calls for durability wait as ever, and \
+     only when it commits is steered";
 
 /// What is noted for whoever restores the options.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     /// The kernel's number of the mount, which another one may have later.
     mount_id: u64,
+    /// The number that no other mount gets before the machine is restarted; Linux 6.8 has it.
+    unique_mount_id: Option<u64>,
     before: Settings,
     taken: Settings,
 }
@@ -128,6 +145,7 @@ impl Takeover {
             file,
             note: Note {
                 mount_id: mount.id,
+                unique_mount_id: unique_id(mount),
                 before,
                 taken: filesystem.wanted(commit_interval_s),
             },
@@ -179,13 +197,29 @@ impl Takeover {
             path: self.mount.mountpoint.clone(),
             source,
         })?;
-        if options.is_some_and(|options| options.is_filesystem_read_only()) {
+        let Some(options) = options else {
+            return Err(TakeoverError::NotMounted {
+                path: self.mount.mountpoint.clone(),
+            });
+        };
+        if options.is_filesystem_read_only() {
             return Ok(Some(Difference::ReadOnly));
+        }
+        let breaking = self.filesystem.breaking_option(&options);
+        let breaking = breaking.map_err(|source| TakeoverError::Read {
+            path: self.mount.mountpoint.clone(),
+            source,
+        })?;
+        if let Some(option) = breaking {
+            return Ok(Some(Difference::Breaking(option)));
         }
         let now = settings(&self.mount, &self.filesystem)?;
         let changes = now.changes(&self.note.taken);
+        if changes.is_empty() {
+            return Ok((!self.filesystem.keeps_order()).then_some(Difference::Order));
+        }
         let shown: Vec<_> = changes.iter().map(ToString::to_string).collect();
-        Ok((!shown.is_empty()).then(|| Difference::Options(shown.join(","))))
+        Ok(Some(Difference::Options(shown.join(","))))
     }
 
     /// Restores what was before, but for what another program has changed since.
@@ -258,7 +292,16 @@ fn note_file(mount: &MountEntry) -> Result<PathBuf, TakeoverError> {
 
 fn read_note(file: &Path, mount: &MountEntry) -> Option<Note> {
     let note: Note = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
-    (note.mount_id == mount.id).then_some(note)
+    let is_same = note.mount_id == mount.id && note.unique_mount_id == unique_id(mount);
+    is_same.then_some(note)
+}
+
+/// The number of the mount that is not given again, where the kernel has one.
+fn unique_id(mount: &MountEntry) -> Option<u64> {
+    let flag = StatxFlags::from_bits_retain(libc::STATX_MNT_ID_UNIQUE);
+    let found = statx(CWD, &mount.mountpoint, AtFlags::NO_AUTOMOUNT, flag).ok()?;
+    let is_known = found.stx_mask & libc::STATX_MNT_ID_UNIQUE != 0;
+    is_known.then_some(found.stx_mnt_id)
 }
 
 fn settings(mount: &MountEntry, filesystem: &Filesystem) -> Result<Settings, TakeoverError> {

@@ -44,6 +44,9 @@ fn start(arguments: &SteerArguments, ready: &Ready) -> Result<(), Failure> {
     if arguments.foreground {
         return serve(plan, ready);
     }
+    if let Some(warning) = plan.warning() {
+        eprintln!("mobifs: warning: {warning}");
+    }
     let log = match &arguments.log {
         Some(path) => std::path::absolute(path).map_err(cannot_start)?,
         None => logging::default_file(&plan.mount.mountpoint)?,
@@ -113,13 +116,16 @@ fn stop(mountpoint: &Path) -> Result<(), Failure> {
         }
         Err(error) => return Err(error.into()),
     };
-    match client.ask(&Request::StopSteering, &AS_LONG_AS_IT_TAKES)? {
-        Reply::Done => {
+    match client.ask(&Request::StopSteering, &AS_LONG_AS_IT_TAKES) {
+        Ok(Reply::Done) => {
             client.wait_for_end(&AS_LONG_AS_IT_TAKES);
             Ok(())
         }
-        Reply::Error { kind, message } => Err(Failure::new(kind.into(), message)),
-        other => Err(unexpected(&other)),
+        Ok(Reply::Error { kind, message }) => Err(Failure::new(kind.into(), message)),
+        Ok(other) => Err(unexpected(&other)),
+        // It was killed before this, or is while it answers.
+        Err(ControlError::SteeringGone { .. }) => restore(mountpoint),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mobifs_host::{MountEntry, absolute_without_touching, mounts};
+use mobifs_steered::{Device, Directory};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Pid;
 
@@ -143,6 +144,15 @@ fn is_ours(mount: &MountEntry) -> bool {
     mount.has_subtype("mobifs") || socket_candidates(mount).iter().any(|path| path.exists())
 }
 
+/// Whether a daemon has registered the filesystem, for all programs to see.
+fn is_steered(mount: &MountEntry) -> bool {
+    let device = Device {
+        major: mount.device_major,
+        minor: mount.device_minor,
+    };
+    Directory::from_environment().find(device).is_some()
+}
+
 /// No mount of ours is at `path`: where it is instead. Nothing in a mount is looked at, whose
 /// daemon may be dead.
 fn why_not_mounted(path: PathBuf, table: &[MountEntry]) -> ControlError {
@@ -156,6 +166,10 @@ fn why_not_mounted(path: PathBuf, table: &[MountEntry]) -> ControlError {
             mount: mount.mountpoint.clone(),
         },
         Some(mount) if mount.is_fuse() => ControlError::NotMounted { path },
+        // Sockets of root are not shown to others.
+        Some(mount) if mount.mountpoint == path && is_steered(mount) => {
+            ControlError::NotPermitted { path }
+        }
         _ => match path.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => ControlError::Missing { path },
             _ => ControlError::NotMounted { path },

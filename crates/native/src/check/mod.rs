@@ -11,8 +11,9 @@ use mobifs_steered::{Device, Directory};
 use mobifs_volume::bytes;
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::filesystem::{Ext4, Filesystem};
+use crate::filesystem::{Ext4, Filesystem, NO_COW};
 use crate::mount_options::MountOptions;
+use crate::takeover::ORDER_NOTE;
 pub use obstacle::Obstacle;
 
 /// A journal that takes no larger transactions than this would commit all the time.
@@ -20,6 +21,8 @@ pub const LARGEST_TRANSACTION_BYTES_MIN: u64 = 1 << 20;
 /// How many times the largest transaction a journal of ext4 has to be: the kernel begins a commit when
 /// the running transaction takes a third of it, or, if it is older, a quarter.
 const JOURNAL_PARTS: u64 = 4;
+/// The part of a filesystem that a journal should not exceed.
+const JOURNAL_SHARE: u64 = 4;
 
 /// What is known of a place.
 #[derive(Clone, Debug)]
@@ -127,6 +130,7 @@ impl Looked<'_> {
             Filesystem::Btrfs(_) => self.look_at_btrfs(filesystem, examination),
         }
         let obstacles = &mut examination.obstacles;
+        obstacles.extend(self.breaking_option(filesystem)?);
         let age_max_ms = self.policy.age_max_ms;
         if age_max_ms < 1000 {
             obstacles.push(Obstacle::AgeTooShort { age_max_ms });
@@ -158,6 +162,18 @@ impl Looked<'_> {
         }
         self.note_other_mounts(examination);
         Ok(())
+    }
+
+    fn breaking_option(&self, filesystem: &Filesystem) -> io::Result<Option<Obstacle>> {
+        let path = self.path();
+        let option = filesystem.breaking_option(self.options)?;
+        Ok(option.map(|option| match option {
+            NO_COW => Obstacle::NoCow { path },
+            _ => Obstacle::NoBarriers {
+                path,
+                kind: filesystem.kind(),
+            },
+        }))
     }
 
     fn already_steered(&self) -> Option<Obstacle> {
@@ -239,12 +255,6 @@ impl Looked<'_> {
                 advice: self.how_to_journal_data(&device),
             });
         }
-        if options.has("nobarrier") || options.number("barrier") == Some(0) {
-            obstacles.push(Obstacle::NoBarriers {
-                path: self.path(),
-                kind: "ext4",
-            });
-        }
         if let Some(largest) = filesystem.largest_transaction_bytes() {
             self.compare_with_journal(largest, device, examination);
         }
@@ -290,12 +300,10 @@ impl Looked<'_> {
             examination.notes.push(format!(
                 "The journal takes transactions of {} MiB at the most, and the configuration lets {} MiB \
                  collect (staleness_max_bytes): the kernel commits when a transaction is full, which is \
-                 safe and writes more; for all of it the journal needs {} MiB (unmounted: `tune2fs -O \
-                 ^has_journal {device}`, `tune2fs -J size={} {device}`).",
+                 safe and writes more; {}.",
                 mib(largest),
                 mib(wanted),
-                mib(wanted * JOURNAL_PARTS),
-                mib(wanted * JOURNAL_PARTS),
+                self.how_to_enlarge_journal(largest, wanted, &device),
             ));
         }
         examination.notes.push(
@@ -305,19 +313,26 @@ impl Looked<'_> {
         );
     }
 
+    /// A journal takes its room from the filesystem: on a small one the configuration gives way.
+    fn how_to_enlarge_journal(&self, largest: u64, wanted: u64, device: &str) -> String {
+        let whole = rustix::fs::statvfs(&self.mount.mountpoint);
+        let whole = whole.map_or(0, |found| found.f_blocks.saturating_mul(found.f_frsize));
+        let (journal, share) = (wanted.saturating_mul(JOURNAL_PARTS), whole / JOURNAL_SHARE);
+        if journal <= share {
+            let mib = journal >> 20;
+            return format!(
+                "for all of it the journal needs {mib} MiB (unmounted: `tune2fs -O ^has_journal {device}`, \
+                 `tune2fs -J size={mib} {device}`)"
+            );
+        }
+        format!(
+            "a journal for all of it would take more than a quarter of this filesystem, so set \
+             staleness_max_bytes = {largest} instead"
+        )
+    }
+
     fn look_at_btrfs(&self, filesystem: &Filesystem, examination: &mut Examination) {
-        let options = &self.options.filesystem;
-        if options.has("nodatacow") {
-            examination
-                .obstacles
-                .push(Obstacle::NoCow { path: self.path() });
-        }
-        if options.has("nobarrier") {
-            examination.obstacles.push(Obstacle::NoBarriers {
-                path: self.path(),
-                kind: "btrfs",
-            });
-        }
+        examination.notes.push(format!("Note: {ORDER_NOTE}."));
         let late_ms = filesystem.age_before_transaction_ms();
         examination.notes.push(format!(
             "If the daemon is killed, the age that a power cut takes grows by up to {} s, because btrfs \
@@ -325,11 +340,6 @@ impl Looked<'_> {
              (vm.dirty_expire_centisecs).",
             late_ms.div_ceil(1000)
         ));
-        examination.notes.push(
-            "Files with `chattr +C` are overwritten in place: the promise does not hold for their \
-             content."
-                .to_owned(),
-        );
     }
 }
 

@@ -15,6 +15,11 @@ pub use btrfs::Btrfs;
 pub(crate) use committer::Committer;
 pub use ext4::Ext4;
 
+/// Nothing keeps the order of what is written to the device.
+pub(crate) const NO_BARRIER: &str = "nobarrier";
+/// btrfs overwrites content in place.
+pub(crate) const NO_COW: &str = "nodatacow";
+
 /// The mount options that matter for what is promised, as they are in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
@@ -159,6 +164,36 @@ impl Filesystem {
             commit_interval_s,
             btrfs,
         }
+    }
+
+    /// Whether a commit is one point in time over the content of all files.
+    ///
+    /// btrfs writes content before it commits, file by file, while programs go on: what the kernel
+    /// happens to write later in the same commit (a direct write, `fadvise`, short memory) is newer
+    /// than what it wrote before.
+    pub const fn keeps_order(&self) -> bool {
+        match self {
+            Self::Ext4(_) => true,
+            Self::Btrfs(_) => false,
+        }
+    }
+
+    /// The mount option in force, if there is one, with which no commit keeps the promise. No
+    /// program under `mobifs` sets these, and steering does not change them.
+    ///
+    /// # Errors
+    /// If the kernel does not show the options.
+    pub fn breaking_option(&self, options: &MountOptions) -> io::Result<Option<&'static str>> {
+        Ok(match self {
+            Self::Ext4(ext4) => {
+                let options = ext4.options()?;
+                let has_none = options.has("nobarrier") || options.number("barrier") == Some(0);
+                has_none.then_some(NO_BARRIER)
+            }
+            Self::Btrfs(_) => [NO_BARRIER, NO_COW]
+                .into_iter()
+                .find(|option| options.filesystem.has(option)),
+        })
     }
 
     /// The largest transaction that it takes, in bytes; none if there is no such limit.

@@ -87,6 +87,8 @@ impl Steering {
             Err(error) => {
                 if matches!(error, TakeoverError::NotMounted { .. }) {
                     state.has_ended = true;
+                    // Nothing is left to restore: this removes the note.
+                    let _gone = state.takeover.restore();
                     self.wake();
                 }
                 Some(Difference::Unknown(error.to_string()))
@@ -96,6 +98,7 @@ impl Steering {
             return;
         }
         match &changed {
+            Some(reason @ Difference::Order) => tracing::warn!(%reason, "nothing is promised"),
             Some(reason) => tracing::error!(%reason, "the promise is withdrawn"),
             None => tracing::info!("the mount options are as they have to be: the promise holds"),
         }

@@ -33,7 +33,7 @@ fn what_can_be_steered_is_said_to_be() {
             &[
                 "flushoncommit,notreelog",
                 "noflushoncommit,treelog",
-                "chattr +C",
+                "not one point in time",
             ],
         ),
     ] {
@@ -241,5 +241,26 @@ fn what_would_break_the_promise_is_refused() {
         let before = disk.options();
         fails(&disk.try_steer(&[]), 1, &[needle]);
         assert_eq!(disk.options(), before);
+    }
+}
+
+/// It advised a journal that was larger than the filesystem.
+#[test]
+fn a_small_filesystem_is_not_advised_a_large_journal() {
+    needs_mounts!();
+    for (mib, needle) in [
+        (96, "set staleness_max_bytes = "),
+        (2048, "the journal needs 400 MiB"),
+    ] {
+        let Some(disk) = Disk::new(Made { mib, ..EXT4 }) else {
+            return;
+        };
+        let config = disk
+            .fixture
+            .config("[defaults]\nstaleness_max_bytes = \"100M\"\n");
+        let words = ["steer", "--config", config.to_str().unwrap(), "--check"];
+        let output = mobifs(&words, &disk.at);
+        succeeds(&output);
+        says(&String::from_utf8_lossy(&output.stdout), &[needle]);
     }
 }

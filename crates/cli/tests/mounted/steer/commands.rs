@@ -1,9 +1,12 @@
 //! Commands about a steered filesystem are those about a mount.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 use super::{BTRFS, Disk, EXT4};
-use crate::fixture::{fails, mobifs, needs_mounts, succeeds, wait_until};
+use crate::fixture::{PROGRAM, fails, mobifs, needs_mounts, succeeds, wait_until};
 
 #[test]
 fn the_status_is_that_of_a_native_filesystem() {
@@ -24,13 +27,12 @@ fn the_status_is_that_of_a_native_filesystem() {
         let output = mobifs(&["status"], &disk.at);
         succeeds(&output);
         let text = String::from_utf8(output.stdout).unwrap();
-        for line in [
-            "a steered ",
-            "promise  in force",
-            "return at once",
-            "commits every 30 s",
-        ] {
+        for line in ["a steered ", "commits every 30 s"] {
             assert!(text.contains(line), "{text}");
+        }
+        let promised = ["promise  in force", "return at once"];
+        for line in promised {
+            assert_eq!(text.contains(line), disk.keeps_order(), "{text}");
         }
     }
 }
@@ -110,5 +112,24 @@ fn commands_for_mounts_only_say_so() {
         2,
         &["no app mail"],
     );
+    assert!(disk.is_in_force());
+}
+
+/// The sockets of root's daemons are not shown to other users, who were told that it is no mount.
+#[test]
+fn other_users_are_told_who_may_ask() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    disk.steer("");
+    let program = disk.fixture.path("mobifs-of-all");
+    fs::copy(PROGRAM, &program).unwrap();
+    let base = program.parent().unwrap();
+    fs::set_permissions(base, fs::Permissions::from_mode(0o755)).unwrap();
+    for words in [&["status"][..], &["sync"], &["touch"], &["steer", "--stop"]] {
+        let mut command = Command::new(&program);
+        command.args(words).arg(&disk.at).uid(65_534).gid(65_534);
+        command.env_remove("XDG_RUNTIME_DIR").current_dir("/");
+        fails(&command.output().unwrap(), 1, &["only root"]);
+    }
     assert!(disk.is_in_force());
 }

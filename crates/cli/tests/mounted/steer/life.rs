@@ -1,7 +1,7 @@
 //! Daemons that end, in every way.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,6 +12,15 @@ use crate::fixture::{PROGRAM, fails, mobifs, needs_mounts, succeeds, wait_until}
 fn pid(disk: &Disk) -> Pid {
     let pid = disk.status()["daemon_pid"].as_i64().unwrap();
     Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
+}
+
+/// Where the daemon keeps what was before.
+fn note_of(disk: &Disk) -> PathBuf {
+    let line = mount_line(&disk.at);
+    let device = line.split(' ').nth(2).unwrap().replace(':', "-");
+    let note = Path::new("/run/mobifs").join(format!("steer-{device}.json"));
+    assert!(note.exists(), "{}", note.display());
+    note
 }
 
 #[test]
@@ -59,7 +68,7 @@ fn a_killed_daemon_leaves_its_interval_and_the_way_back() {
         let during = disk.options();
         let killed = pid(&disk);
         kill_process(killed, Signal::KILL).unwrap();
-        wait_until(|| !disk.is_in_force());
+        wait_until(|| disk.registration().is_none());
         assert_eq!(disk.options(), during);
         let shown = disk.at.display().to_string();
         let steer = format!("mobifs steer {shown}");
@@ -68,11 +77,11 @@ fn a_killed_daemon_leaves_its_interval_and_the_way_back() {
         fails(&mobifs(&["status"], &disk.at), 5, &[&steer, &stop]);
         // The next daemon knows what was before.
         disk.steer("[defaults]\nage_max_ms = 9000\n");
-        assert!(disk.is_in_force());
+        assert_eq!(disk.is_in_force(), disk.keeps_order());
         let next = pid(&disk);
         assert_ne!(next, killed);
         kill_process(next, Signal::KILL).unwrap();
-        wait_until(|| !disk.is_in_force());
+        wait_until(|| disk.registration().is_none());
         succeeds(&mobifs(&["steer", "--stop"], &disk.at));
         assert_eq!(disk.options(), before);
         fails(
@@ -129,7 +138,7 @@ fn the_next_daemon_restores_what_the_killed_one_has_changed() {
     let Some(disk) = Disk::new(BTRFS) else { return };
     disk.steer("");
     kill_process(pid(&disk), Signal::KILL).unwrap();
-    wait_until(|| !disk.is_in_force());
+    wait_until(|| disk.registration().is_none());
     let mut mount = Command::new("mount");
     mount.args(["-o", "remount,commit=3"]).arg(&disk.at);
     succeeds(&mount.output().unwrap());
@@ -162,6 +171,7 @@ fn a_filesystem_that_leaves_the_tree_ends_its_daemon() {
     disk.steer("");
     let daemon = pid(&disk);
     let directory = format!("/proc/{}", daemon.as_raw_nonzero());
+    let note = note_of(&disk);
     let unmounted = Command::new("umount")
         .arg("-l")
         .arg(&disk.at)
@@ -169,4 +179,47 @@ fn a_filesystem_that_leaves_the_tree_ends_its_daemon() {
         .unwrap();
     succeeds(&unmounted);
     wait_until(|| !Path::new(&directory).exists());
+    assert!(!note.exists(), "{} is left", note.display());
+}
+
+/// It failed because the daemon was dead when the command asked it.
+#[test]
+fn stop_restores_right_after_a_kill() {
+    needs_mounts!();
+    for _ in 0..8 {
+        let Some(disk) = Disk::new(EXT4) else { return };
+        let before = disk.options();
+        disk.steer("");
+        kill_process(pid(&disk), Signal::KILL).unwrap();
+        disk.stop();
+        assert_eq!(disk.options(), before);
+    }
+}
+
+/// The note of what was before stayed, and a later mount with the same numbers got its options.
+#[test]
+fn what_was_noted_of_a_mount_is_for_no_other() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    disk.steer("");
+    let note = note_of(&disk);
+    let daemon = pid(&disk);
+    // As one that a killed daemon has left, of an earlier mount with the same number.
+    let mut left: serde_json::Value = serde_json::from_slice(&fs::read(&note).unwrap()).unwrap();
+    kill_process(daemon, Signal::KILL).unwrap();
+    wait_until(|| disk.registration().is_none());
+    let Some(unique) = left["unique_mount_id"].as_u64() else {
+        mobifs_skip::skip(format_args!("this kernel numbers mounts again"));
+        return;
+    };
+    left["unique_mount_id"] = (unique - 1).into();
+    fs::write(&note, left.to_string()).unwrap();
+    let during = disk.options();
+    fails(
+        &mobifs(&["steer", "--stop"], &disk.at),
+        5,
+        &["is not steered"],
+    );
+    assert_eq!(disk.options(), during);
+    let _removed = fs::remove_file(&note);
 }

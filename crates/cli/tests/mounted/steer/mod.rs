@@ -99,6 +99,11 @@ impl Disk {
         (line, fs::read_to_string(all).unwrap_or_default())
     }
 
+    /// Whether a commit is one point in time, so that something is promised.
+    pub(crate) fn keeps_order(&self) -> bool {
+        !self.is_btrfs()
+    }
+
     pub(crate) fn is_btrfs(&self) -> bool {
         mount_line(&self.at).contains(" - btrfs ")
     }

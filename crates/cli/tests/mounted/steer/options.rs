@@ -53,7 +53,7 @@ fn the_mount_is_as_before_when_steering_stops() {
         for option in during {
             assert!(line.contains(option), "{line} has no {option}");
         }
-        assert!(disk.is_in_force());
+        assert_eq!(disk.is_in_force(), disk.keeps_order());
         disk.stop();
         assert_eq!(disk.options(), before);
         assert!(!disk.is_in_force());
@@ -76,6 +76,7 @@ fn options_that_another_program_sets_withdraw_the_promise() {
     needs_mounts!();
     for (made, options, shown) in [
         (EXT4, "commit=3", "commit=3"),
+        (BTRFS, "commit=3", "commit=3"),
         (BTRFS, "noflushoncommit", "noflushoncommit"),
         (BTRFS, "treelog", "treelog"),
     ] {
@@ -83,7 +84,7 @@ fn options_that_another_program_sets_withdraw_the_promise() {
             continue;
         };
         disk.steer("");
-        assert!(disk.status()["native"]["promise_withdrawn"].is_null());
+        promises_what_it_can(&disk);
         remount(&disk, options);
         let status = disk.status();
         let why = status["native"]["promise_withdrawn"].as_str().unwrap();
@@ -95,8 +96,57 @@ fn options_that_another_program_sets_withdraw_the_promise() {
         assert!(text.contains("WITHDRAWN"), "{text}");
         // The user decides which of the two it is to be.
         succeeds(&mobifs(&["reload"], &disk.at));
-        assert!(disk.status()["native"]["promise_withdrawn"].is_null());
-        assert!(disk.is_in_force());
+        promises_what_it_can(&disk);
+    }
+}
+
+fn promises_what_it_can(disk: &Disk) {
+    let status = disk.status();
+    let why = &status["native"]["promise_withdrawn"];
+    if disk.keeps_order() {
+        assert!(why.is_null(), "{why}");
+    } else {
+        let why = why.as_str().unwrap();
+        assert!(why.contains("not one point in time"), "{why}");
+    }
+    assert_eq!(disk.is_in_force(), disk.keeps_order());
+}
+
+/// Commits of a btrfs are not one point in time: the content of one file in it may be newer than
+/// what another file got later. The command that steers it says so.
+#[test]
+fn a_btrfs_is_promised_nothing() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    let output = disk.try_steer(&[]);
+    succeeds(&output);
+    let warning = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(warning.contains("not one point in time"), "{warning}");
+    promises_what_it_can(&disk);
+    let status = disk.status();
+    assert_eq!(status["native"]["calls_return_at_once"], false);
+}
+
+/// They are not among the options that steering sets, and were looked at only before it began.
+#[test]
+fn options_that_break_every_promise_are_noticed() {
+    needs_mounts!();
+    for (made, set, unset) in [
+        (EXT4, "nobarrier", "barrier"),
+        (BTRFS, "nobarrier", "barrier"),
+        (BTRFS, "nodatacow", "datacow"),
+    ] {
+        let Some(disk) = Disk::new(made) else {
+            continue;
+        };
+        disk.steer("");
+        remount(&disk, set);
+        let status = disk.status();
+        let why = status["native"]["promise_withdrawn"].as_str().unwrap();
+        assert!(why.contains(set), "{why}");
+        assert!(!disk.is_in_force());
+        remount(&disk, unset);
+        promises_what_it_can(&disk);
     }
 }
 
