@@ -104,6 +104,8 @@ pub(crate) enum Command {
     /// Run a command whose calls for durability return at once on steered filesystems
     #[command(after_help = RUN_HELP)]
     Run(RunArguments),
+    /// Say which way to use MobiFS fits a directory, and why; changes nothing
+    Doctor(DoctorArguments),
     /// Watch over a daemon: start a new one if it dies
     #[command(hide = true)]
     Supervise(SuperviseArguments),
@@ -187,6 +189,18 @@ pub(crate) struct SteerArguments {
     pub(crate) background_child: bool,
     /// Where the filesystem is mounted; with --check any directory in it
     pub(crate) mountpoint: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArguments {
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The configuration that is to hold
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// What is to be served: a directory with the files of programs
+    pub(crate) directory: PathBuf,
 }
 
 #[derive(Debug, Args)]

@@ -51,6 +51,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Status(arguments) => commands::status::run(&arguments),
         Command::Recover(arguments) => commands::recover::run(&arguments),
         Command::Check(arguments) => commands::check::run(&arguments),
+        Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Drill(arguments) => commands::drill::run(&arguments.drill),
         Command::Touch(arguments) => commands::touch::run(&arguments),
         Command::Reload(arguments) => commands::reload::run(&arguments),

@@ -21,8 +21,9 @@ mod status;
 pub mod steering;
 mod takeover;
 
-pub use check::{Examination, Obstacle, examine};
+pub use check::{Examination, Obstacle, examine, is_steered};
 pub use filesystem::Filesystem;
+pub use mobifs_engine::AppPolicy;
 pub use serve::{Plan, prepare, serve};
 pub use steering::Steering;
 pub use takeover::{Difference, ORDER_NOTE, Takeover, TakeoverError, restore_after_daemon};

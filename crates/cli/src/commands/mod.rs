@@ -1,6 +1,7 @@
 //! One file for each command.
 
 pub(crate) mod check;
+pub(crate) mod doctor;
 pub(crate) mod drill;
 pub(crate) mod mount;
 pub(crate) mod recover;

@@ -8,6 +8,7 @@ mod bad_input;
 mod binds;
 mod crashes;
 mod deep;
+mod doctor;
 mod durable;
 mod filesystems;
 mod fixture;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use mobifs_engine::{AppPolicy, TransactioningName};
 use mobifs_host::{MountEntry, mounts};
-use mobifs_steered::{Device, Directory};
+use mobifs_steered::{Device, Directory, Steered};
 use mobifs_volume::bytes;
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -177,11 +177,7 @@ impl Looked<'_> {
     }
 
     fn already_steered(&self) -> Option<Obstacle> {
-        let device = Device {
-            major: self.mount.device_major,
-            minor: self.mount.device_minor,
-        };
-        let steered = Directory::from_environment().find(device)?;
+        let steered = registration(self.mount)?;
         Some(Obstacle::AlreadySteered {
             path: self.path(),
             pid: steered.record().pid(),
@@ -341,6 +337,19 @@ impl Looked<'_> {
             late_ms.div_ceil(1000)
         ));
     }
+}
+
+/// Whether a daemon steers the filesystem, and if so, whether calls for durability return at once.
+pub fn is_steered(mount: &MountEntry) -> Option<bool> {
+    registration(mount).map(|steered| steered.is_in_force())
+}
+
+fn registration(mount: &MountEntry) -> Option<Steered> {
+    let device = Device {
+        major: mount.device_major,
+        minor: mount.device_minor,
+    };
+    Directory::from_environment().find(device)
 }
 
 fn is_permitted() -> bool {

@@ -185,7 +185,7 @@ pub(super) fn why_not(kind: &str) -> &'static str {
         }
         _ => {
             "it has no transactions over all files that can be committed at a chosen moment; ext4 with \
-             data=journal and btrfs have"
+             data=journal has"
         }
     }
 }

@@ -1,0 +1,280 @@
+//! What to do with a directory, decided from the facts alone.
+
+use super::facts::{Facts, Steering};
+
+/// With more than this share of its bytes in large files, a filesystem should not journal content:
+/// it is written twice.
+const LARGE_PERCENT_MAX: u64 = 50;
+/// With at least this share in databases of SQLite, the VFS serves most of what is written.
+const DATABASES_PERCENT_MIN: u64 = 90;
+
+/// The ways to use MobiFS, and not to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Native,
+    Mount,
+    Sqlite,
+    Plain,
+}
+
+/// Whether one way can be taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It can, with this promise.
+    Possible { promise: String },
+    /// It can when the user has done something.
+    Needs { what: String },
+    /// It cannot.
+    Impossible { why: String },
+}
+
+/// The way to take, why, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Advice {
+    pub(super) recommended: Way,
+    pub(super) reason: String,
+    pub(super) commands: Vec<String>,
+    pub(super) verdicts: Vec<(Way, Verdict)>,
+}
+
+impl Advice {
+    pub(super) fn of(facts: &Facts) -> Self {
+        let verdicts = vec![
+            (Way::Native, native(facts)),
+            (Way::Mount, mount(facts)),
+            (Way::Sqlite, sqlite(facts)),
+            (Way::Plain, plain(facts)),
+        ];
+        let (recommended, reason) = recommend(facts, &verdicts);
+        Self {
+            recommended,
+            reason,
+            commands: commands(facts, recommended),
+            verdicts,
+        }
+    }
+}
+
+fn native(facts: &Facts) -> Verdict {
+    match &facts.steering {
+        Steering::Steered { is_in_force: true } => possible("the filesystem is steered already"),
+        Steering::Steered { is_in_force: false } => Verdict::Needs {
+            what: format!(
+                "the filesystem is steered already, and calls for durability wait: `mobifs status {}` \
+                 says why",
+                facts.mountpoint.display()
+            ),
+        },
+        Steering::Possible => possible(
+            "one point in time for the whole filesystem; calls at the kernel's speed; content is \
+             written twice; experimental",
+        ),
+        Steering::Needs(what) => Verdict::Needs { what: what.clone() },
+        Steering::Impossible(why) => Verdict::Impossible { why: why.clone() },
+    }
+}
+
+fn mount(facts: &Facts) -> Verdict {
+    if facts.is_in_mount {
+        return possible("it lies in a MobiFS mount already");
+    }
+    if let Some(why) = &facts.store_obstacle {
+        return Verdict::Impossible { why: why.clone() };
+    }
+    if let Some(what) = &facts.fuse_obstacle {
+        return Verdict::Needs { what: what.clone() };
+    }
+    if facts.is_store {
+        return possible("it is the store of a mount already: one point in time for each app");
+    }
+    possible(
+        "one point in time for each app (a directory below the mount); some microseconds a call",
+    )
+}
+
+fn sqlite(facts: &Facts) -> Verdict {
+    let most = "programs of yours that use SQLite and can load an extension or link a library";
+    match facts.survey.databases {
+        _ if facts.is_in_memory => Verdict::Impossible {
+            why: "a database in memory is lost with the power however it is committed".to_owned(),
+        },
+        0 => possible(&format!("for {most}; no database was found here")),
+        _ => possible(&format!(
+            "one point in time for each database, in the program itself; for {most}"
+        )),
+    }
+}
+
+fn plain(facts: &Facts) -> Verdict {
+    possible(if facts.is_in_memory {
+        "it is in memory, and nothing of it is there after a power cut"
+    } else {
+        "what the filesystem promises: an fsync waits for the disk, and without it each file is of \
+         another moment after a power cut"
+    })
+}
+
+fn possible(promise: &str) -> Verdict {
+    Verdict::Possible {
+        promise: promise.to_owned(),
+    }
+}
+
+fn recommend(facts: &Facts, verdicts: &[(Way, Verdict)]) -> (Way, String) {
+    let can = |wanted: Way| {
+        let mut all = verdicts.iter();
+        all.any(|(way, verdict)| *way == wanted && matches!(verdict, Verdict::Possible { .. }))
+    };
+    let survey = &facts.survey;
+    let (large, databases) = (
+        survey.percent(survey.large_bytes),
+        survey.percent(survey.database_bytes),
+    );
+    if facts.is_in_mount {
+        return (Way::Mount, "it lies in a MobiFS mount already".to_owned());
+    }
+    if facts.is_in_memory {
+        let why = "it is in memory, which is as fast as it gets and kept by nothing";
+        return (Way::Plain, why.to_owned());
+    }
+    if facts.steering == (Steering::Steered { is_in_force: true }) {
+        let why = "its filesystem is steered already; start programs with `mobifs run`";
+        return (Way::Native, why.to_owned());
+    }
+    if can(Way::Native) && large <= LARGE_PERCENT_MAX {
+        let why = "its filesystem journals content, so that its own commits can be steered, which is \
+                   the fastest way";
+        return (Way::Native, why.to_owned());
+    }
+    if can(Way::Mount) {
+        return (Way::Mount, why_mount(facts, large));
+    }
+    if survey.databases > 0 && databases >= DATABASES_PERCENT_MIN {
+        let why =
+            format!("{databases} % of what lies here is databases, and a mount is not possible");
+        return (Way::Sqlite, why);
+    }
+    let why = "neither a mount nor native mode is possible as it is: see below";
+    (Way::Plain, why.to_owned())
+}
+
+fn why_mount(facts: &Facts, large: u64) -> String {
+    match &facts.steering {
+        Steering::Possible => format!(
+            "{large} % of what lies here is in large files, which native mode writes twice and a mount \
+             once"
+        ),
+        Steering::Needs(_) => {
+            "it needs no change of the filesystem, and no root; native mode would be \
+                               faster, and needs what is said below"
+                .to_owned()
+        }
+        _ => "it works on this filesystem, and native mode does not".to_owned(),
+    }
+}
+
+fn commands(facts: &Facts, way: Way) -> Vec<String> {
+    let (path, mountpoint) = (quoted(&facts.path), quoted(&facts.mountpoint));
+    match way {
+        Way::Mount if facts.is_in_mount => vec![format!("mobifs status {mountpoint}")],
+        Way::Mount => vec![format!("mobifs mount {path} EMPTY_DIRECTORY")],
+        Way::Native if matches!(facts.steering, Steering::Steered { .. }) => {
+            vec![format!("mobifs status {mountpoint}")]
+        }
+        Way::Native => vec![
+            format!("mobifs steer {mountpoint}"),
+            "mobifs run -- COMMAND".to_owned(),
+        ],
+        Way::Sqlite | Way::Plain => Vec::new(),
+    }
+}
+
+/// As a shell takes it.
+fn quoted(path: &std::path::Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
+    if text.chars().all(is_plain) {
+        return text;
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::survey::Survey;
+
+    fn facts(steering: Steering) -> Facts {
+        Facts {
+            path: "/data/it's".into(),
+            mountpoint: "/data".into(),
+            kind: "ext4".to_owned(),
+            is_in_memory: false,
+            is_in_mount: false,
+            is_store: false,
+            steering,
+            store_obstacle: None,
+            fuse_obstacle: None,
+            survey: Survey {
+                is_complete: true,
+                files: 10,
+                bytes: 1000,
+                ..Survey::default()
+            },
+        }
+    }
+
+    fn recommended(facts: &Facts) -> Way {
+        Advice::of(facts).recommended
+    }
+
+    #[test]
+    fn the_kernels_transactions_come_first_where_they_hold_content() {
+        let mut able = facts(Steering::Possible);
+        let advice = Advice::of(&able);
+        assert_eq!(advice.recommended, Way::Native);
+        assert_eq!(advice.commands[0], "mobifs steer /data");
+        able.survey.large_bytes = 510;
+        let advice = Advice::of(&able);
+        assert_eq!(advice.recommended, Way::Mount);
+        assert!(advice.reason.contains("51 %"), "{}", advice.reason);
+        assert_eq!(
+            advice.commands,
+            [r"mobifs mount '/data/it'\''s' EMPTY_DIRECTORY"]
+        );
+        able.fuse_obstacle = Some("no /dev/fuse".to_owned());
+        assert_eq!(recommended(&able), Way::Plain);
+    }
+
+    #[test]
+    fn a_mount_needs_no_change_of_the_filesystem() {
+        let other = facts(Steering::Needs("mount it with data=journal".to_owned()));
+        let advice = Advice::of(&other);
+        assert_eq!(advice.recommended, Way::Mount);
+        assert!(advice.reason.contains("faster"), "{}", advice.reason);
+        let other = facts(Steering::Impossible("xfs".to_owned()));
+        assert_eq!(recommended(&other), Way::Mount);
+    }
+
+    #[test]
+    fn where_neither_is_possible_databases_have_their_own_way() {
+        let mut poor = facts(Steering::Impossible("vfat".to_owned()));
+        poor.store_obstacle = Some("FAT".to_owned());
+        assert_eq!(recommended(&poor), Way::Plain);
+        (poor.survey.databases, poor.survey.database_bytes) = (1, 950);
+        assert_eq!(recommended(&poor), Way::Sqlite);
+        poor.is_in_memory = true;
+        assert_eq!(recommended(&poor), Way::Plain);
+    }
+
+    #[test]
+    fn what_is_served_already_is_said_to_be() {
+        let mut served = facts(Steering::Steered { is_in_force: true });
+        served.survey.large_bytes = 1000;
+        assert_eq!(recommended(&served), Way::Native);
+        served.is_in_mount = true;
+        let advice = Advice::of(&served);
+        assert_eq!(advice.recommended, Way::Mount);
+        assert_eq!(advice.commands, ["mobifs status /data"]);
+    }
+}

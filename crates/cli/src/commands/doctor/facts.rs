@@ -1,0 +1,119 @@
+//! What is known of a directory and its filesystem. Nothing is changed.
+
+use std::path::{Path, PathBuf};
+
+use mobifs_daemon::{Code, Failure, check_store};
+use mobifs_host::{MountEntry, mounts};
+use mobifs_native::{AppPolicy, Examination, examine};
+use mobifs_store::PosixLower;
+use rustix::fs::{Access, access};
+
+use super::survey::Survey;
+
+/// What decides.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub(super) path: PathBuf,
+    pub(super) mountpoint: PathBuf,
+    /// The filesystem's type.
+    pub(super) kind: String,
+    pub(super) is_in_memory: bool,
+    /// It lies in a MobiFS mount.
+    pub(super) is_in_mount: bool,
+    /// It is a store already.
+    pub(super) is_store: bool,
+    pub(super) steering: Steering,
+    /// Why it cannot be the store of a mount, if it cannot.
+    pub(super) store_obstacle: Option<String>,
+    /// Why this user cannot make mounts.
+    pub(super) fuse_obstacle: Option<String>,
+    pub(super) survey: Survey,
+}
+
+/// Whether the filesystem can be steered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Steering {
+    /// A daemon does, and calls for durability return at once, or not.
+    Steered { is_in_force: bool },
+    /// It can be.
+    Possible,
+    /// It can be when the user has done this.
+    Needs(String),
+    /// Not a filesystem of this type.
+    Impossible(String),
+}
+
+impl Facts {
+    /// # Errors
+    /// There is no such directory.
+    pub(super) fn of(directory: &Path, policy: &AppPolicy) -> Result<Self, Failure> {
+        let failed = |error: &dyn std::fmt::Display| {
+            let path = directory.display();
+            Failure::new(Code::Failed, format!("cannot examine {path}: {error}"))
+        };
+        let path = directory.canonicalize().map_err(|error| failed(&error))?;
+        if !path.is_dir() {
+            return Err(failed(&"it is not a directory"));
+        }
+        let table = mounts().map_err(|error| failed(&error))?;
+        let above = table
+            .iter()
+            .filter(|mount| path.starts_with(&mount.mountpoint));
+        let mount = above.max_by_key(|mount| mount.mountpoint.components().count());
+        let mount = mount.ok_or_else(|| failed(&"no mount of this process has it"))?;
+        let is_in_mount = mount.has_subtype("mobifs");
+        Ok(Self {
+            mountpoint: mount.mountpoint.clone(),
+            kind: mount.kind.clone(),
+            is_in_memory: mobifs_store::is_in_memory(&path),
+            is_in_mount,
+            is_store: path.join(".mobifs/id").exists(),
+            steering: steering(&path, policy, mount),
+            store_obstacle: store_obstacle(&path),
+            fuse_obstacle: mobifs_fuse::check_permitted()
+                .err()
+                .map(|error| error.to_string()),
+            survey: Survey::of(&path),
+            path,
+        })
+    }
+}
+
+fn store_obstacle(path: &Path) -> Option<String> {
+    if path == Path::new("/") {
+        return Some("every mount point would lie inside it; name a directory".to_owned());
+    }
+    if let Err(error) = check_store(path, false) {
+        return Some(error.to_string());
+    }
+    if let Err(errno) = access(path, Access::WRITE_OK | Access::EXEC_OK) {
+        return Some(format!("this user may not write there ({errno})"));
+    }
+    let opened = PosixLower::open(path);
+    opened.err().map(|error| error.to_string())
+}
+
+fn steering(path: &Path, policy: &AppPolicy, mount: &MountEntry) -> Steering {
+    if let Some(is_in_force) = mobifs_native::is_steered(mount) {
+        return Steering::Steered { is_in_force };
+    }
+    match examine(path, policy, false) {
+        Err(obstacle) => Steering::Impossible(obstacle.to_string()),
+        Ok(Examination {
+            filesystem,
+            obstacles,
+            ..
+        }) => {
+            let sentences: Vec<_> = obstacles.iter().map(ToString::to_string).collect();
+            let sentences = sentences.join("; ");
+            match filesystem {
+                None => Steering::Impossible(sentences),
+                Some(filesystem) if !filesystem.keeps_order() => {
+                    Steering::Impossible(mobifs_native::ORDER_NOTE.to_owned())
+                }
+                Some(_) if obstacles.is_empty() => Steering::Possible,
+                Some(_) => Steering::Needs(sentences),
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! `mobifs doctor`: which way fits a directory.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::fixture::{Fixture, fails, mobifs, needs_mounts, succeeds};
+use crate::steer::{BTRFS, Disk, EXT4, Made};
+
+fn doctor(place: &Path) -> Value {
+    let output = mobifs(&["doctor", "--json"], place);
+    succeeds(&output);
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn state<'a>(found: &'a Value, way: &str) -> &'a str {
+    found["ways"][way]["state"].as_str().unwrap()
+}
+
+#[test]
+fn a_filesystem_that_journals_content_is_for_native_mode() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    let inside = disk.at.join("it's inside");
+    fs::create_dir(&inside).unwrap();
+    let before = disk.options();
+    let found = doctor(&inside);
+    assert_eq!(found["recommended"], "native", "{found}");
+    assert_eq!(state(&found, "mount"), "possible");
+    assert_eq!(
+        found["commands"][0],
+        format!("mobifs steer {}", disk.at.display())
+    );
+    assert_eq!(disk.options(), before);
+    assert_eq!(
+        fs::read_dir(&inside).unwrap().count(),
+        0,
+        "it has changed something"
+    );
+    // Large files would be written twice.
+    let film = fs::File::create(inside.join("film")).unwrap();
+    film.set_len(8 << 20).unwrap();
+    let found = doctor(&inside);
+    assert_eq!(found["recommended"], "mount", "{found}");
+    let command = found["commands"][0].as_str().unwrap();
+    assert!(command.contains(r"/it'\''s inside'"), "{command}");
+    disk.steer("");
+    let found = doctor(&inside);
+    assert_eq!(found["recommended"], "native", "{found}");
+    assert_eq!(
+        found["commands"][0],
+        format!("mobifs status {}", disk.at.display())
+    );
+}
+
+#[test]
+fn other_filesystems_are_for_mounts() {
+    needs_mounts!();
+    let ordered = Made {
+        options: "loop",
+        ..EXT4
+    };
+    for (made, native, needle) in [
+        (ordered, "needs", "data=ordered"),
+        (BTRFS, "not_here", "not one point in time"),
+    ] {
+        let Some(disk) = Disk::new(made) else {
+            continue;
+        };
+        let found = doctor(&disk.at);
+        assert_eq!(found["recommended"], "mount", "{found}");
+        assert_eq!(state(&found, "native"), native);
+        let why = found["ways"]["native"]["sentence"].as_str().unwrap();
+        assert!(why.contains(needle), "{why}");
+        let output = mobifs(&["doctor"], &disk.at);
+        succeeds(&output);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains("Recommended: a mount"), "{text}");
+    }
+}
+
+#[test]
+fn a_mount_and_its_store_are_known() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    let found = doctor(&fixture.mountpoint);
+    assert_eq!(found["recommended"], "mount");
+    let status = found["commands"][0].as_str().unwrap();
+    assert!(status.starts_with("mobifs status"), "{status}");
+    let store = doctor(&fixture.store);
+    let said = store["ways"]["mount"]["sentence"].as_str().unwrap();
+    assert!(said.contains("store of a mount already"), "{said}");
+    fixture.umount();
+}
+
+#[test]
+fn what_is_no_directory_is_said_to_be_none() {
+    let fixture = Fixture::new();
+    let file = fixture.path("file");
+    fs::write(&file, "").unwrap();
+    fails(&mobifs(&["doctor"], &file), 1, &["not a directory"]);
+    let missing = fixture.path("missing");
+    fails(&mobifs(&["doctor"], &missing), 1, &["cannot examine"]);
+    let found = doctor(Path::new("/"));
+    assert_ne!(state(&found, "mount"), "possible", "{found}");
+}
