@@ -7,7 +7,7 @@ use mobifs_steered::MappedFiles;
 use rustix::io::Errno;
 
 use crate::next::{self, Next};
-use crate::state::{SavedErrno, decisions, fail};
+use crate::state::{SavedErrno, decisions, fail, uninterrupted};
 
 const MOUNT_TABLE: &std::ffi::CStr = c"/proc/self/mountinfo";
 const DURABLE_WRITE: c_int = libc::RWF_DSYNC | libc::RWF_SYNC;
@@ -41,7 +41,7 @@ fn sync_descriptor(number: c_int, next: &Next) -> c_int {
     // SAFETY: the three functions that this is called with have this signature.
     match unsafe { next.get::<unsafe extern "C" fn(c_int) -> c_int>() } {
         // SAFETY: a call of the program.
-        Some(function) => unsafe { function(number) },
+        Some(function) => uninterrupted(|| unsafe { function(number) }),
         None => fail(Errno::NOSYS),
     }
 }
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn sync_file_range(
     // SAFETY: the function's signature.
     match unsafe { next::SYNC_FILE_RANGE.get::<Function>() } {
         // SAFETY: a call of the program.
-        Some(function) => unsafe { function(number, offset, bytes, flags) },
+        Some(function) => uninterrupted(|| unsafe { function(number, offset, bytes, flags) }),
         None => fail(Errno::NOSYS),
     }
 }
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn msync(address: *mut c_void, bytes: usize, flags: c_int)
     // SAFETY: the function's signature.
     match unsafe { next::MSYNC.get::<Function>() } {
         // SAFETY: a call of the program.
-        Some(function) => unsafe { function(address, bytes, flags) },
+        Some(function) => uninterrupted(|| unsafe { function(address, bytes, flags) }),
         None => fail(Errno::NOSYS),
     }
 }

@@ -62,3 +62,23 @@ pub(crate) fn fail(error: Errno) -> libc::c_int {
     unsafe { *libc::__errno_location() = error.raw_os_error() };
     -1
 }
+
+/// Makes a call until no signal ends it.
+///
+/// On local filesystems a signal never ends these calls, and programs do not expect it. It does so on the
+/// way to the supervisor, before the call is carried out, if its handler was installed without `SA_RESTART`.
+pub(crate) fn uninterrupted(call: impl Fn() -> libc::c_int) -> libc::c_int {
+    let before = SavedErrno::new();
+    loop {
+        let answer = call();
+        // SAFETY: the C library gives each thread a place for it.
+        let is_interrupted = answer < 0 && unsafe { *libc::__errno_location() } == libc::EINTR;
+        if is_interrupted {
+            continue;
+        }
+        if answer < 0 {
+            std::mem::forget(before);
+        }
+        return answer;
+    }
+}
