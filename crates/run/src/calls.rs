@@ -25,8 +25,6 @@ pub(crate) enum Kind {
     OpenHow,
     /// `pwritev2(fd, vector, count, low, high, flags)`.
     Write,
-    /// `io_submit(context, count, blocks)`.
-    Submit,
     /// `io_uring_setup`, whose rings make calls that no filter sees.
     Rings,
     /// `landlock_restrict_self`: the process will be allowed less than the supervisor.
@@ -120,7 +118,6 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
             RANGE,
             rule(libc::SYS_syncfs, Kind::Descriptor),
             rule(libc::SYS_sync, Kind::Everything),
-            rule(libc::SYS_io_submit, Kind::Submit),
             RINGS,
             OPEN_HOW,
             RESTRICT,
@@ -199,7 +196,6 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
             RANGE,
             rule(libc::SYS_syncfs, Kind::Descriptor),
             rule(libc::SYS_sync, Kind::Everything),
-            rule(libc::SYS_io_submit, Kind::Submit),
             RINGS,
             OPEN_HOW,
             RESTRICT,

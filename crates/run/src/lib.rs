@@ -15,7 +15,6 @@ mod launch;
 mod listener;
 mod opens;
 mod preload;
-mod submissions;
 mod supervisor;
 mod target;
 mod twin;

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::calls::{Kind, SYNCHRONOUS};
 use crate::listener::{Answer, Received};
 use crate::target::{Found, Threads, mount_table_of, read_memory, read_path};
-use crate::twin::Twin;
+use crate::twin::{Twin, has_free_descriptors};
 
 /// With these flags, opening a file means the same whoever opens it.
 const UNDERSTOOD: u32 = SYNCHRONOUS
@@ -29,6 +29,12 @@ const UNDERSTOOD: u32 = SYNCHRONOUS
         | libc::O_LARGEFILE) as u32
     // What O_LARGEFILE is to the kernel, where it is nothing to C.
     | 0o100_000;
+
+/// With these flags, opening changes something even if the process cannot get the descriptor then.
+const CHANGING: u32 = (libc::O_CREAT | libc::O_TRUNC) as u32;
+/// How many free descriptors a process must have for that: other threads take some meanwhile, by calls
+/// that are answered here at the same time and by others.
+const FREE_DESCRIPTORS: u64 = 64;
 
 /// What `openat2` takes.
 const HOW_BYTES: u64 = 24;
@@ -102,6 +108,10 @@ pub(crate) fn open_relaxed(
     }
     let known = look_up(&directory, name);
     if known.is_ok_and(|file| !Look::at(&file).is_ok_and(|look| look.is_file())) {
+        return None;
+    }
+    let has_room = || has_free_descriptors(call.thread, FREE_DESCRIPTORS);
+    if opening.flags & CHANGING != 0 && !has_room() {
         return None;
     }
     // Only now is it certain that the looks above were at the process that waits.

@@ -13,7 +13,6 @@ use crate::calls::{Kind, kind_of};
 use crate::everything::sync_others;
 use crate::listener::{Answer, Listener, Received};
 use crate::opens::open_relaxed;
-use crate::submissions::relax;
 use crate::target::{Found, Threads, mount_table_of};
 use crate::writes::write_relaxed;
 
@@ -85,10 +84,6 @@ impl Shared {
             Kind::Descriptor => self.of_descriptor(call, threads),
             Kind::Range => self.of_range(call, threads),
             Kind::Memory => self.of_memory(call),
-            Kind::Submit => {
-                let _as_far_as_possible = relax(call, threads, &self.decisions);
-                Answer::Continue
-            }
             Kind::Everything => return Decision::Later(kind),
             Kind::Open | Kind::OpenAt | Kind::OpenHow | Kind::Write if acts => {
                 return Decision::Later(kind);

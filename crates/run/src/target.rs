@@ -14,7 +14,7 @@ use rustix::process::{ForeignRawFd, Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getf
 const OF_THREAD: u32 = libc::O_EXCL as u32;
 /// How many threads are remembered.
 const KNOWN_MAX: usize = 256;
-/// Long enough for every path that the kernel takes, with its NUL.
+/// The longest path that the kernel takes, with its NUL.
 const PATH_BYTES_MAX: usize = 4096;
 /// Memory is read up to borders of this size, as what lies behind may not be there.
 const PAGE_BYTES: u64 = 4096;
@@ -148,28 +148,6 @@ pub(crate) fn read_memory(thread: u32, address: u64, into: &mut [u8]) -> Result<
     all(count, into.len())
 }
 
-/// Writes to another process's memory.
-pub(crate) fn write_memory(thread: u32, address: u64, from: &[u8]) -> Result<(), Errno> {
-    let local = libc::iovec {
-        iov_base: from.as_ptr().cast_mut().cast(),
-        iov_len: from.len(),
-    };
-    let remote = remote(address, from.len())?;
-    // SAFETY: the kernel reads no more than the slice holds; where it writes is checked by it, and is
-    // not this process's memory.
-    let count = unsafe {
-        libc::process_vm_writev(
-            thread as libc::pid_t,
-            &raw const local,
-            1,
-            &raw const remote,
-            1,
-            0,
-        )
-    };
-    all(count, from.len())
-}
-
 fn remote(address: u64, bytes: usize) -> Result<libc::iovec, Errno> {
     let address = usize::try_from(address).map_err(|_| Errno::FAULT)?;
     Ok(libc::iovec {
@@ -191,8 +169,9 @@ pub(crate) fn read_path(thread: u32, address: u64) -> Result<Vec<u8>, Errno> {
     let mut path = Vec::new();
     while path.len() < PATH_BYTES_MAX {
         let at = address.checked_add(path.len() as u64).ok_or(Errno::FAULT)?;
-        let count = (PAGE_BYTES - at % PAGE_BYTES) as usize;
         let start = path.len();
+        let count = (PAGE_BYTES - at % PAGE_BYTES) as usize;
+        let count = count.min(PATH_BYTES_MAX - start);
         path.resize(start + count, 0);
         let new = path.get_mut(start..).ok_or(Errno::FAULT)?;
         read_memory(thread, at, new)?;
@@ -233,5 +212,22 @@ mod tests {
         let read = read_path(own(), path.as_ptr() as u64).unwrap();
         assert_eq!(read, path.as_bytes());
         assert_eq!(read_path(own(), 8), Err(Errno::FAULT));
+    }
+
+    /// A path of 4096 characters was opened that the kernel refuses: its NUL lay in the page that was
+    /// read last.
+    #[test]
+    fn a_path_is_no_longer_than_the_kernel_takes() {
+        let read = |length: usize| {
+            // Wherever in a page it begins.
+            let mut room = vec![b'x'; 3 * 4096];
+            [0, 1, 4095].map(|start: usize| {
+                room.fill(b'x');
+                room[start + length] = 0;
+                read_path(own(), room[start..].as_ptr() as u64).map(|path| path.len())
+            })
+        };
+        assert_eq!(read(4095), [Ok(4095); 3]);
+        assert_eq!(read(4096), [Err(Errno::NAMETOOLONG); 3]);
     }
 }

@@ -44,6 +44,28 @@ pub(crate) fn has_no_size_limit(thread: u32) -> bool {
     line(&limits, "Max file size").is_some_and(|rest| rest.trim_start().starts_with("unlimited"))
 }
 
+/// Whether a thread certainly has room for so many more descriptors.
+pub(crate) fn has_free_descriptors(thread: u32, wanted: u64) -> bool {
+    let limits = fs::read_to_string(format!("/proc/{thread}/limits")).unwrap_or_default();
+    let limit = line(&limits, "Max open files").and_then(|rest| rest.split_whitespace().next());
+    // It is never unlimited.
+    let limit = limit.and_then(|limit| limit.parse::<u64>().ok());
+    let open = count_descriptors(thread);
+    limit.zip(open).is_some_and(|(limit, open)| {
+        open.checked_add(wanted)
+            .is_some_and(|needed| needed <= limit)
+    })
+}
+
+fn count_descriptors(thread: u32) -> Option<u64> {
+    let directory = format!("/proc/{thread}/fd");
+    match fs::metadata(&directory).ok()?.len() {
+        // Before Linux 6.2, or where there is none.
+        0 => Some(fs::read_dir(&directory).ok()?.count() as u64),
+        count => Some(count),
+    }
+}
+
 fn line<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(name))
 }
@@ -76,5 +98,16 @@ mod tests {
         let twin = Twin::of(std::process::id()).unwrap();
         assert!(twin.mask <= 0o777);
         assert!(Twin::of(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn free_descriptors_are_those_below_the_limit() {
+        let own = std::process::id();
+        assert!(has_free_descriptors(own, 1));
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        assert!(!has_free_descriptors(own, limit.current.unwrap()));
+        assert!(!has_free_descriptors(u32::MAX, 0));
+        let listed = fs::read_dir("/proc/self/fd").unwrap().count() as u64;
+        assert!(count_descriptors(own).unwrap().abs_diff(listed) < 64);
     }
 }

@@ -13,7 +13,7 @@ const PREFIXES: &[char] = &['-', ':', '+', '!', '|'];
 /// What the supervisor needs where a unit lists what it may call. An empty assignment would take
 /// the unit's own list away; this one adds to it.
 const SUPERVISOR_CALLS: &str = "SystemCallFilter=seccomp pidfd_open pidfd_getfd process_vm_readv \
-     process_vm_writev openat2 statx statmount close_range unshare syncfs sync_file_range pwritev2 \
+     openat2 statx statmount close_range unshare syncfs sync_file_range pwritev2 \
      prctl socketpair sendmsg recvmsg setsid";
 
 /// Why there is no drop-in.

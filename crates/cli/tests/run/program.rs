@@ -146,6 +146,9 @@ fn do_step(name: &str, path: &Path, round: u32) -> Result<(), Error> {
             open_synchronous(name, path, round)
         }
         "locks" => keep_locks(path, round),
+        "full-table" => open_with_full_table(path, round),
+        "long-path" => open_by_long_path(path),
+        "storm" | "raw-storm" => sync_in_a_storm(name, path, round),
         "rwf" | "raw-rwf" => write_durably(name, path, round),
         "msync" | "raw-msync" | "msync-hole" => sync_memory(name, path, round),
         "aio" | "aio-write" => submit(name, path, round),
@@ -300,21 +303,7 @@ fn open_synchronous(name: &str, path: &Path, round: u32) -> Result<(), Error> {
         } else {
             path.to_owned()
         };
-        let path = CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
-        let flags = flag | libc::O_CREAT | libc::O_WRONLY | libc::O_CLOEXEC;
-        // SAFETY: the path ends with a NUL.
-        let number = unsafe {
-            libc::syscall(
-                libc::SYS_openat,
-                libc::AT_FDCWD,
-                path.as_ptr(),
-                flags,
-                0o666,
-            )
-        };
-        check(number as i64)?;
-        // SAFETY: the kernel has just made the descriptor.
-        File::from(unsafe { OwnedFd::from_raw_fd(number as RawFd) })
+        File::from(open_directly(&path, flag | libc::O_CREAT)?)
     } else {
         let options = &mut OpenOptions::new();
         options
@@ -331,6 +320,90 @@ fn open_synchronous(name: &str, path: &Path, round: u32) -> Result<(), Error> {
     let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFD) };
     assert_eq!(flags, libc::FD_CLOEXEC);
     file.write_all(&round.to_ne_bytes())
+}
+
+fn open_directly(path: &Path, flags: libc::c_int) -> Result<OwnedFd, Error> {
+    let path = CString::new(path.as_os_str().as_encoded_bytes())?;
+    let (directory, flags) = (libc::AT_FDCWD, flags | libc::O_WRONLY | libc::O_CLOEXEC);
+    // SAFETY: the path ends with a NUL.
+    let number = unsafe { libc::syscall(libc::SYS_openat, directory, path.as_ptr(), flags, 0o666) };
+    check(number as i64)?;
+    // SAFETY: the kernel has just made the descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(number as RawFd) })
+}
+
+/// What cannot be opened for want of descriptors is neither truncated nor made.
+fn open_with_full_table(path: &Path, round: u32) -> Result<(), Error> {
+    let file = written(path, round)?;
+    let bytes = file.metadata()?.len();
+    let new = path.with_extension("never");
+    let mut taken = Vec::new();
+    while let Ok(another) = file.try_clone() {
+        taken.push(another);
+    }
+    for synchronous in [libc::O_SYNC, libc::O_DSYNC] {
+        let truncated = open_directly(path, synchronous | libc::O_TRUNC);
+        let made = open_directly(&new, synchronous | libc::O_CREAT | libc::O_EXCL);
+        for refused in [truncated, made] {
+            let error = refused.unwrap_err().raw_os_error();
+            assert_eq!(error, Some(libc::EMFILE));
+        }
+    }
+    drop(taken);
+    assert_eq!(file.metadata()?.len(), bytes);
+    assert!(!new.exists());
+    Ok(())
+}
+
+/// The longest path that the kernel takes opens the file; the error is that of one that is longer by one.
+fn open_by_long_path(path: &Path) -> Result<(), Error> {
+    written(path, 0)?;
+    let place = path.parent().unwrap().to_str().unwrap();
+    let with = |length: usize| {
+        let slashes = "/".repeat(length - place.len() - "file".len());
+        open_directly(Path::new(&format!("{place}{slashes}file")), libc::O_SYNC)
+    };
+    with(4095)?;
+    with(4096).map(drop)
+}
+
+extern "C" fn ignore(_signal: libc::c_int) {}
+
+/// Calls while signals come that have a handler without `SA_RESTART`.
+fn sync_in_a_storm(name: &str, path: &Path, round: u32) -> Result<(), Error> {
+    const CALLS: u32 = 500;
+    let file = written(path, round)?;
+    // SAFETY: the structure is filled before it is passed; the handler does nothing; the thread that
+    // gets the signals waits for the one that sends them.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = ignore as *const () as usize;
+        check(libc::sigaction(libc::SIGALRM, &raw const action, null_mut()).into())?;
+        let target = libc::pthread_self();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let ordering = std::sync::atomic::Ordering::Relaxed;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(ordering) {
+                    libc::pthread_kill(target, libc::SIGALRM);
+                    std::thread::sleep(std::time::Duration::from_micros(20));
+                }
+            });
+            let call = name.replace("storm", "fsync");
+            let interrupted = |_: &u32| {
+                let result = by_descriptor(&call, file.as_raw_fd());
+                result.is_err_and(|error| error.raw_os_error() == Some(libc::EINTR))
+            };
+            let count = (0..CALLS).filter(interrupted).count();
+            is_over.store(true, ordering);
+            println!("interrupted: {count} of {CALLS}");
+            if count == 0 {
+                Ok(())
+            } else {
+                Err(Error::from_raw_os_error(libc::EINTR))
+            }
+        })
+    }
 }
 
 fn write_durably(name: &str, path: &Path, round: u32) -> Result<(), Error> {
