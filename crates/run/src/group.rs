@@ -1,10 +1,31 @@
 //! A control group for the command, by which a daemon can tell apps apart.
 
-use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use mobifs_host::mounts;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::background;
+
+/// How often a group is made and entered that other commands of the app remove meanwhile.
+const ENTER_TRIES: u32 = 8;
+/// How often removing a group is tried: the last process counts as a member until it is gone entirely,
+/// some time after its filter.
+const REMOVE_TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(20);
+/// When a group is looked at of which nothing is reported, as when it was removed: first after this time,
+/// then each time after twice as long.
+const LOOK_AFTER: Duration = Duration::from_millis(100);
+const LOOK_AFTER_MAX: Duration = Duration::from_secs(60);
+/// The file that tells whether there are processes in the group or below.
+const EVENTS: &str = "cgroup.events";
+const PROCESSES: &str = "cgroup.procs";
 
 /// A group below the one that this process is in.
 #[derive(Clone, Debug)]
@@ -16,16 +37,32 @@ impl Group {
     /// Puts this process into the group of an app; `None` where that is not possible, as for users
     /// whose groups are root's.
     pub(crate) fn enter(app: &str) -> Option<Self> {
-        let path = own_group()?.join(format!("mobifs-{}", as_name(app)));
-        let is_new = fs::create_dir(&path).is_ok();
-        let group = Self { path };
-        if fs::write(group.path.join("cgroup.procs"), "0").is_ok() {
-            return Some(group);
+        let group = Self::of(app)?;
+        group.make_and_enter().then_some(group)
+    }
+
+    /// The same, where a process in the background removes the group when it is empty. It begins when
+    /// what is returned is dropped, at the latest when this process becomes another program.
+    pub(crate) fn enter_watched(app: &str) -> Option<OwnedFd> {
+        let group = Self::of(app)?;
+        // Where this process may not make a group, there is nothing to watch.
+        if fs::create_dir(&group.path).is_err() && !group.path.is_dir() {
+            return None;
         }
-        if is_new {
-            group.remove();
-        }
-        None
+        let watched = group.clone();
+        // It is started before this process enters, and so is no member itself.
+        let watcher = background::spawn(move |socket| {
+            let mut closed = [0];
+            while rustix::io::read(&socket, &mut closed) == Err(Errno::INTR) {}
+            watched.remove_when_empty();
+        });
+        let Ok(watcher) = watcher else {
+            group.try_to_remove();
+            return None;
+        };
+        // Otherwise the watcher finds it empty.
+        let _entered = group.make_and_enter();
+        Some(watcher)
     }
 
     /// A group that another process has entered.
@@ -33,15 +70,91 @@ impl Group {
         Self { path }
     }
 
-    /// Where it is.
-    pub(crate) fn into_path(self) -> OsString {
-        self.path.into_os_string()
+    fn of(app: &str) -> Option<Self> {
+        let path = own_group()?.join(format!("mobifs-{}", as_name(app)));
+        Some(Self { path })
     }
 
-    /// Removes the group if nothing is in it.
-    pub(crate) fn remove(&self) {
-        let _in_use = fs::remove_dir(&self.path);
+    fn make_and_enter(&self) -> bool {
+        // Another command of the app may end, and its group be removed, in between.
+        for _ in 0..ENTER_TRIES {
+            let is_new = fs::create_dir(&self.path).is_ok();
+            match fs::write(self.path.join(PROCESSES), "0") {
+                Ok(()) => return true,
+                Err(error) if is_gone(&error) => {}
+                Err(_) => {
+                    if is_new {
+                        self.try_to_remove();
+                    }
+                    return false;
+                }
+            }
+        }
+        false
     }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Puts this process back to where it was, as the command will not be run.
+    pub(crate) fn leave(self) {
+        let before = self.path.parent().map(|parent| parent.join(PROCESSES));
+        let _left = before.map(|processes| fs::write(processes, "0"));
+        self.try_to_remove();
+    }
+
+    /// Removes the group if nothing is in it, or will be in a moment.
+    pub(crate) fn remove(&self) {
+        for _ in 0..REMOVE_TRIES {
+            if self.try_to_remove() {
+                return;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Whether the group is gone.
+    fn try_to_remove(&self) -> bool {
+        match fs::remove_dir(&self.path) {
+            Ok(()) => true,
+            Err(error) => error.kind() != io::ErrorKind::ResourceBusy,
+        }
+    }
+
+    fn remove_when_empty(&self) {
+        let Ok(events) = File::open(self.path.join(EVENTS)) else {
+            return;
+        };
+        let mut patience = LOOK_AFTER;
+        // An error says that the group is gone.
+        while let Ok(true) = is_populated(&events) {
+            let mut changed = [PollFd::new(&events, PollFlags::PRI)];
+            let wait = Timespec::try_from(patience).ok();
+            match poll(&mut changed, wait.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+            patience = (patience * 2).min(LOOK_AFTER_MAX);
+        }
+        self.remove();
+    }
+}
+
+fn is_populated(events: &File) -> io::Result<bool> {
+    let mut text = [0; 256];
+    let count = events.read_at(&mut text, 0)?;
+    let text = String::from_utf8_lossy(text.get(..count).unwrap_or_default()).into_owned();
+    Ok(text.lines().any(|line| line == "populated 1"))
+}
+
+/// Whether a group was removed, before it was opened or after.
+fn is_gone(error: &io::Error) -> bool {
+    let gone = [libc::ENOENT, libc::ENODEV];
+    error
+        .raw_os_error()
+        .is_some_and(|code| gone.contains(&code))
 }
 
 fn own_group() -> Option<PathBuf> {

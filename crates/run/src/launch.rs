@@ -5,23 +5,22 @@ use std::convert::Infallible;
 use std::ffi::{CString, OsStr, OsString};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::PathBuf;
 
-use mobifs_steered::{Decisions, Directory};
-use rustix::fs::{Mode, OFlags, open};
+use mobifs_steered::{Decisions, Device, Directory, Steered};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use rustix::process::{Pid, WaitOptions, setsid, waitpid};
 
 use crate::calls::ARCHITECTURES;
 use crate::filter::FilterOptions;
 use crate::group::Group;
 use crate::listener::{Listener, give_up_new_privileges, install, is_available};
-use crate::{preload, supervisor};
+use crate::{background, preload, supervisor};
 
 /// Tells the library that every filesystem counts as steered.
 const UNSAFE_ENVIRONMENT: &str = "MOBIFS_RUN_UNSAFE";
@@ -70,10 +69,35 @@ pub struct Run {
 pub enum RunError {
     /// No daemon steers a filesystem.
     #[error(
-        "no filesystem is steered here, so nothing would keep the order of what the command writes: \
-         start `mobifs steer MOUNTPOINT` first, or use --unsafe to go without"
+        "no filesystem is steered (none is registered in {}), so nothing would keep the order of what \
+         the command writes: start `mobifs steer MOUNTPOINT` first, run the command without `mobifs \
+         run`, or use --unsafe, with which a crash can leave any mixture of old and new",
+        .directory.display()
     )]
-    NothingSteered,
+    NothingSteered {
+        /// Where registrations are.
+        directory: PathBuf,
+    },
+    /// All promises have been withdrawn, or have lapsed.
+    #[error(
+        "{filesystem} is steered by process {pid}, but its promise does not hold at present, and no \
+         other filesystem is steered: `mobifs status` of its mount point says why; run the command \
+         without `mobifs run` meanwhile"
+    )]
+    NotInForce {
+        /// Mount point or device.
+        filesystem: String,
+        /// The daemon.
+        pid: u32,
+    },
+    /// Registrations cannot be read.
+    #[error("cannot look up which filesystems are steered, in {}: {source}", .directory.display())]
+    Directory {
+        /// Where registrations are.
+        directory: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
     /// There is a listener already.
     #[error(
         "this process already runs under a supervisor of system calls (another `mobifs run`, or a \
@@ -141,14 +165,12 @@ impl Run {
         let mut environment = vec![(APP_ENVIRONMENT, OsString::from(&self.app))];
         if self.class == Class::Durable {
             report("calls for durability keep their meaning");
-            let _group = Group::enter(&self.app);
+            let _watcher = Group::enter_watched(&self.app);
             return self.become_command(&environment);
         }
         let directory = Directory::from_environment();
-        let steered = directory.list();
-        let in_force = steered.iter().filter(|steered| steered.is_in_force());
-        if !self.is_unsafe && in_force.count() == 0 {
-            return Err(RunError::NothingSteered);
+        if !self.is_unsafe {
+            check_promises(&directory)?;
         }
         let library = self.library(report)?;
         if let Some(library) = &library {
@@ -160,11 +182,12 @@ impl Run {
             UNSAFE_ENVIRONMENT,
             if self.is_unsafe { "1" } else { "" }.into(),
         ));
-        if self.mechanism == Mechanism::Preload {
-            let _group = Group::enter(&self.app);
+        let _watcher = if self.mechanism == Mechanism::Preload {
+            Group::enter_watched(&self.app)
         } else {
             self.install_supervisor(directory, report)?;
-        }
+            None
+        };
         self.become_command(&environment)
     }
 
@@ -199,8 +222,8 @@ impl Run {
         } else {
             Decisions::by(directory)
         };
-        let supervisor = spawn_supervisor(decisions).map_err(RunError::of("start a supervisor"))?;
-        let group = Group::enter(&self.app);
+        let supervisor = background::spawn(|socket| supervise(socket, decisions));
+        let supervisor = supervisor.map_err(RunError::of("start a supervisor"))?;
         let options = FilterOptions {
             refuses_rings: !self.allows_rings,
             skips_everything: self.is_unsafe,
@@ -218,9 +241,16 @@ impl Run {
             Errno::INVAL | Errno::NOSYS => RunError::NoSeccomp,
             error => RunError::of("install a seccomp filter")(error),
         })?;
-        let path = group.map(Group::into_path).unwrap_or_default();
-        hand_over(&supervisor, &listener, calls_are_kept, &path)
-            .map_err(RunError::of("reach the supervisor"))
+        // Only now: a command that is refused leaves no group.
+        let group = Group::enter(&self.app);
+        let path = group.as_ref().map(|group| group.path().as_os_str());
+        let path = path.unwrap_or_default().to_owned();
+        hand_over(&supervisor, &listener, calls_are_kept, &path).map_err(|error| {
+            if let Some(group) = group {
+                group.leave();
+            }
+            RunError::of("reach the supervisor")(error)
+        })
     }
 
     fn become_command(&self, environment: &[(&str, OsString)]) -> Result<Infallible, RunError> {
@@ -254,6 +284,39 @@ impl Run {
     }
 }
 
+/// Refuses to run a command where no promise holds.
+fn check_promises(directory: &Directory) -> Result<(), RunError> {
+    let steered = directory.list().map_err(|error| RunError::Directory {
+        directory: directory.path().to_owned(),
+        source: error.into(),
+    })?;
+    if steered.iter().any(Steered::is_in_force) {
+        return Ok(());
+    }
+    Err(match steered.first() {
+        Some(steered) => RunError::NotInForce {
+            filesystem: name_of(steered.device()),
+            pid: steered.record().pid(),
+        },
+        None => RunError::NothingSteered {
+            directory: directory.path().to_owned(),
+        },
+    })
+}
+
+/// A mount point of a filesystem, else its device.
+fn name_of(device: Device) -> String {
+    let mounts = mobifs_host::mounts().unwrap_or_default();
+    let is_it = |mount: &&mobifs_host::MountEntry| {
+        (mount.device_major, mount.device_minor) == (device.major, device.minor)
+    };
+    let mount = mounts.iter().find(is_it);
+    mount.map_or_else(
+        || format!("the filesystem {device}"),
+        |mount| mount.mountpoint.display().to_string(),
+    )
+}
+
 fn c_string(word: &OsStr) -> io::Result<CString> {
     Ok(CString::new(word.as_bytes())?)
 }
@@ -277,95 +340,16 @@ fn exec(words: &[CString], variables: &[CString]) -> io::Error {
     io::Error::last_os_error()
 }
 
-/// Starts the supervisor as a process that is not a child of this one, and returns the socket by which
-/// it waits for the listener. It ends if it gets none.
-fn spawn_supervisor(decisions: Decisions) -> Result<OwnedFd, Errno> {
-    let (own, its) = socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    // SAFETY: this process has one thread, so the child may do all that this one may.
-    match unsafe { libc::fork() } {
-        -1 => Err(last_error()),
-        0 => {
-            drop(own);
-            let _new_session = setsid();
-            // SAFETY: as above.
-            match unsafe { libc::fork() } {
-                0 => supervise(its, decisions),
-                -1 => exit(1),
-                _ => exit(0),
-            }
-        }
-        child => {
-            // Where the parent ignores the end of children, there is nothing to wait for.
-            let wait = || waitpid(Pid::from_raw(child), WaitOptions::empty());
-            while wait().is_err_and(|error| error == Errno::INTR) {}
-            Ok(own)
-        }
-    }
-}
-
-/// Ends without what a process does at its end: those things are the parent's.
-fn exit(code: libc::c_int) -> ! {
-    // SAFETY: the call ends the process.
-    unsafe { libc::_exit(code) }
-}
-
-fn last_error() -> Errno {
-    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
-}
-
-/// The supervisor's whole life.
-fn supervise(socket: OwnedFd, decisions: Decisions) -> ! {
-    let socket = detach(socket);
+/// The supervisor's whole life. It ends if it gets no listener.
+fn supervise(socket: OwnedFd, decisions: Decisions) {
     let Ok((listener, calls_are_kept, path)) = receive(&socket) else {
-        exit(1);
+        return;
     };
     drop(socket);
     supervisor::serve(Listener::new(listener), decisions, calls_are_kept);
     if !path.is_empty() {
         Group::at(path.into()).remove();
     }
-    exit(0)
-}
-
-/// Lets go of what the command's user may wait for or take away: files, directories, the terminal.
-fn detach(socket: OwnedFd) -> OwnedFd {
-    let kept = socket.as_raw_fd() as libc::c_uint;
-    let all = libc::c_uint::MAX;
-    // SAFETY: this process uses no other descriptors than the standard ones and the socket; none of
-    // the calls touches memory, and no handler is installed.
-    unsafe {
-        libc::syscall(libc::SYS_close_range, 3, kept.saturating_sub(1).max(2), 0);
-        libc::syscall(libc::SYS_close_range, kept + 1, all, 0);
-        for signal in [
-            libc::SIGTERM,
-            libc::SIGINT,
-            libc::SIGHUP,
-            libc::SIGQUIT,
-            libc::SIGTSTP,
-            libc::SIGPIPE,
-            libc::SIGUSR1,
-            libc::SIGUSR2,
-        ] {
-            // A service that is being stopped still writes.
-            libc::signal(signal, libc::SIG_IGN);
-        }
-        libc::prctl(libc::PR_SET_NAME, c"mobifs-run".as_ptr());
-    }
-    if let Ok(null) = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
-        for standard in 0..=2 {
-            // SAFETY: both are open, and nothing owns the standard streams.
-            unsafe { libc::dup2(null.as_raw_fd(), standard) };
-        }
-    }
-    let _root = std::env::set_current_dir("/");
-    // Only with CAP_SYS_RESOURCE.
-    let _lower = std::fs::write("/proc/self/oom_score_adj", "-999");
-    socket
 }
 
 const PATH_BYTES_MAX: usize = 4096;

@@ -7,6 +7,7 @@
 //! a process in the background, and ends with the last process under the filter.
 #![deny(unsafe_code)]
 
+mod background;
 mod calls;
 mod everything;
 mod filter;

@@ -89,38 +89,61 @@ impl Directory {
 
     /// The registration of a filesystem, if its daemon lives.
     pub fn find(&self, device: Device) -> Option<Steered> {
+        self.look_for(device).ok().flatten()
+    }
+
+    /// `Ok(None)` where there is none that this process may trust.
+    fn look_for(&self, device: Device) -> Result<Option<Steered>, Errno> {
         let mut path = [0; PATH_BYTES_MAX + NAME_BYTES_MAX];
         // Ends with a NUL, as there is room for one more byte.
         let room = path.len() - 1;
-        write!(&mut path[..room], "{}/{device}", self.path().to_str()?).ok()?;
-        let path = CStr::from_bytes_until_nul(&path).ok()?;
+        let directory = self.path().to_str().ok_or(Errno::ILSEQ)?;
+        let named = write!(&mut path[..room], "{directory}/{device}");
+        named.map_err(|_| Errno::NAMETOOLONG)?;
+        let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno::NAMETOOLONG)?;
         // Most filesystems are not steered: this answers for them.
-        access(path, Access::EXISTS).ok()?;
-        let directory = self.open().ok()?;
-        let name = path.to_bytes().rsplit(|&byte| byte == b'/').next()?;
+        match access(path, Access::EXISTS) {
+            Err(Errno::NOENT) => return Ok(None),
+            other => other?,
+        }
+        let directory = self.open()?;
+        let name = path.to_bytes().rsplit(|&byte| byte == b'/').next();
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = openat(&directory, name, flags, Mode::empty()).ok()?;
-        let about = fstat(&file).ok()?;
+        let name = name.ok_or(Errno::NOENT)?;
+        let file = openat(&directory, name, flags, Mode::empty())?;
+        let about = fstat(&file)?;
         let is_record = FileType::from_raw_mode(about.st_mode) == FileType::RegularFile
             && about.st_size >= RECORD_BYTES as i64;
         if !is_record || !self.is_trusted(&about) || !is_locked(&file) {
-            return None;
+            return Ok(None);
         }
-        let record = MappedRecord::new(file.as_fd()).ok()?;
-        record.get().is_understood().then_some(Steered {
-            device,
-            mapped: record,
-        })
+        let mapped = MappedRecord::new(file.as_fd())?;
+        let steered = Steered { device, mapped };
+        Ok(steered.record().is_understood().then_some(steered))
     }
 
     /// All filesystems that are steered now.
-    pub fn list(&self) -> Vec<Steered> {
-        let Ok(entries) = self.open().and_then(Dir::new) else {
-            return Vec::new();
+    ///
+    /// # Errors
+    /// This process cannot look, as with too few descriptors. Where it finds nothing, or nothing that it
+    /// may trust, the list is empty.
+    pub fn list(&self) -> Result<Vec<Steered>, Errno> {
+        let entries = match self.open() {
+            Err(Errno::NOENT | Errno::ACCESS) => return Ok(Vec::new()),
+            opened => Dir::new(opened?)?,
         };
-        let names = entries.filter_map(Result::ok);
-        let devices = names.filter_map(|entry| Device::parse(entry.file_name().to_str().ok()?));
-        devices.filter_map(|device| self.find(device)).collect()
+        let mut steered = Vec::new();
+        for entry in entries {
+            let name = entry?.file_name().to_str().ok().and_then(Device::parse);
+            if let Some(device) = name {
+                match self.look_for(device) {
+                    // It has gone meanwhile, or is not for this process.
+                    Err(Errno::NOENT | Errno::ACCESS) => {}
+                    found => steered.extend(found?),
+                }
+            }
+        }
+        Ok(steered)
     }
 
     fn open(&self) -> Result<OwnedFd, Errno> {

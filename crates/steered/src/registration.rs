@@ -188,7 +188,7 @@ mod tests {
         registration.promise(VALID_S).unwrap();
         assert!(steered.is_in_force());
         assert_eq!(steered.record().pid(), std::process::id());
-        assert_eq!(directory.list().len(), 1);
+        assert_eq!(directory.list().unwrap().len(), 1);
         registration.withdraw().unwrap();
         assert!(!steered.is_in_force());
         registration.promise(VALID_S).unwrap();
@@ -257,6 +257,6 @@ mod tests {
         assert!(directory.find(DEVICE).is_some());
         set_mode(directory.path(), 0o777).unwrap();
         assert!(directory.find(DEVICE).is_none());
-        assert!(directory.list().is_empty());
+        assert!(directory.list().unwrap().is_empty());
     }
 }

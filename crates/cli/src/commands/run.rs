@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::from(code));
     }
     let code = match error {
-        RunError::NothingSteered => Code::NotMounted,
+        RunError::NothingSteered { .. } | RunError::NotInForce { .. } => Code::NotMounted,
         _ => Code::Failed,
     };
     Err(Failure::new(code, error.to_string()))

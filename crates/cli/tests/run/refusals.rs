@@ -23,7 +23,8 @@ fn without_a_steered_filesystem_nothing_is_run() {
     needs_root!();
     let mut fixture = Fixture::new();
     fixture.registration().withdraw().unwrap();
-    fails(&fixture.run(&["true"]), 5, &["mobifs steer", "--unsafe"]);
+    let said = ["is steered by process", "does not hold", "mobifs status"];
+    fails(&fixture.run(&["true"]), 5, &said);
     fixture.unregister();
     fails(&fixture.run(&["true"]), 5, &["mobifs steer", "--unsafe"]);
     assert!(
@@ -32,6 +33,26 @@ fn without_a_steered_filesystem_nothing_is_run() {
             .status
             .success()
     );
+}
+
+/// It said that no filesystem is steered.
+#[test]
+fn a_process_without_descriptors_says_so() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let mut command = fixture.command(&["true"]);
+    let few = || {
+        let limit = rustix::process::Rlimit {
+            current: Some(4),
+            maximum: Some(4),
+        };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit)?;
+        Ok(())
+    };
+    // SAFETY: one system call.
+    unsafe { command.pre_exec(few) };
+    let refused = command.output().unwrap();
+    fails(&refused, 1, &["cannot look up", "Too many open files"]);
 }
 
 #[test]
