@@ -27,7 +27,8 @@ pub use clock::Scale;
 pub use control::{ControlError, ErrorKind, Reply, Request, ask};
 pub use image::ImageError;
 pub use journal::{
-    BoundaryKind, CrashState, Interval, Journal, JournalError, Materialised, Survival, materialise,
+    BoundaryKind, CrashState, CrashStates, Interval, Journal, JournalError, Materialised, Survival,
+    materialise,
 };
 pub use keep::Keep;
 pub use port::PowerError;

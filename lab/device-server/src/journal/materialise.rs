@@ -103,6 +103,17 @@ pub fn materialise(
             expected: journal.device_bytes(),
         });
     }
+    make(journal, base, (*interval, state.survival), 0, output)
+}
+
+/// Makes `output` from `base`, in which the records before `applied` are.
+fn make(
+    journal: &Journal,
+    base: &Path,
+    (interval, survival): (Interval, Survival),
+    applied: usize,
+    output: &Path,
+) -> Result<Materialised, JournalError> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -115,9 +126,12 @@ pub fn materialise(
     let made = std::fs::copy(base, output)
         .map_err(JournalError::io(output))
         .and_then(|_| {
-            let mut making = Making::new(journal, *interval, state.survival, &file, output);
-            making.run()?;
-            Ok(making.counts)
+            let mut making = Making::new(journal, interval, survival, &file, output);
+            making.run(applied)?;
+            Ok(Materialised {
+                crash_at: making.crash_at,
+                ..making.counts
+            })
         });
     if made.is_err() {
         let _gone = std::fs::remove_file(output);
@@ -125,9 +139,103 @@ pub fn materialise(
     made
 }
 
-/// How many commands of an interval a crash state kept, lost and tore.
+/// Makes many crash states of one journal. What is certain in one of them is certain in all later
+/// ones, so it is carried out once: in the base image, which this changes.
+#[derive(Debug)]
+pub struct CrashStates<'a> {
+    journal: &'a Journal,
+    base: PathBuf,
+    file: File,
+    /// Records before this index are in the base.
+    applied: usize,
+    /// No earlier interval can be made any more.
+    reached: usize,
+}
+
+impl<'a> CrashStates<'a> {
+    /// From `base`, the image as it was when the journal began. It is used up.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn new(journal: &'a Journal, base: &Path) -> Result<Self, JournalError> {
+        let opened = OpenOptions::new().read(true).write(true).open(base);
+        let file = opened.map_err(JournalError::io(base))?;
+        let found = file.metadata().map_err(JournalError::io(base))?.len();
+        if found != journal.device_bytes() {
+            return Err(JournalError::WrongBase {
+                path: base.to_owned(),
+                found,
+                expected: journal.device_bytes(),
+            });
+        }
+        Ok(Self {
+            journal,
+            base: base.to_owned(),
+            file,
+            applied: 0,
+            reached: 0,
+        })
+    }
+
+    /// Makes the image `output` of this state, the same as [`materialise`] makes. Its interval is not
+    /// before that of the last one.
+    ///
+    /// # Errors
+    /// [`JournalError`]; nothing stays at `output`.
+    pub fn make(&mut self, state: CrashState, output: &Path) -> Result<Materialised, JournalError> {
+        let intervals = self.journal.intervals();
+        let interval = intervals.get(state.interval).copied();
+        let Some(interval) = interval.filter(|_| state.interval >= self.reached) else {
+            return Err(JournalError::NoSuchState {
+                asked: state.interval,
+                last: intervals.len().saturating_sub(1),
+            });
+        };
+        self.reached = state.interval;
+        self.advance(interval)?;
+        make(
+            self.journal,
+            &self.base,
+            (interval, state.survival),
+            self.applied,
+            output,
+        )
+    }
+
+    /// Carries out the records up to the first that is not certain in `interval`: the order of those
+    /// that overlap must stay.
+    fn advance(&mut self, interval: Interval) -> Result<(), JournalError> {
+        let mut making = Making::new(
+            self.journal,
+            interval,
+            Survival::None,
+            &self.file,
+            &self.base,
+        );
+        for (index, located) in self.journal.records()[..interval.records_end]
+            .iter()
+            .enumerate()
+            .skip(self.applied)
+        {
+            let record = &located.record;
+            let is_certain = index < interval.records_before_cut
+                || matches!(record.kind, Kind::Flush | Kind::Cut)
+                || record.done_at <= interval.durable_before;
+            if !is_certain {
+                break;
+            }
+            making.carry_out(index, located)?;
+            self.applied = index + 1;
+        }
+        Ok(())
+    }
+}
+
+/// What a crash state kept, lost and tore of the commands of an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Materialised {
+    /// The moment of the crash; [`VirtualNs`] of the largest value if it is the interval's end.
+    pub crash_at: VirtualNs,
     /// Whole.
     pub kept: usize,
     /// Not at all.
@@ -182,24 +290,30 @@ impl<'a> Making<'a> {
         }
     }
 
-    fn run(&mut self) -> Result<(), JournalError> {
-        for (index, located) in self.journal.records()[..self.interval.records_end]
+    fn run(&mut self, applied: usize) -> Result<(), JournalError> {
+        let journal = self.journal;
+        for (index, located) in journal.records()[..self.interval.records_end]
             .iter()
             .enumerate()
+            .skip(applied)
         {
-            // What a cut left of older records was recorded after it.
-            let fate = if index < self.interval.records_before_cut {
-                Fate::Kept
-            } else {
-                self.fate(&located.record)
-            };
-            match fate {
-                Fate::Kept => self.apply(located)?,
-                Fate::Lost => {}
-                Fate::Torn => self.apply_torn(located)?,
-            }
+            self.carry_out(index, located)?;
         }
         Ok(())
+    }
+
+    fn carry_out(&mut self, index: usize, located: &Located) -> Result<(), JournalError> {
+        // What a cut left of older records was recorded after it.
+        let fate = if index < self.interval.records_before_cut {
+            Fate::Kept
+        } else {
+            self.fate(&located.record)
+        };
+        match fate {
+            Fate::Kept => self.apply(located),
+            Fate::Lost => Ok(()),
+            Fate::Torn => self.apply_torn(located),
+        }
     }
 
     fn fate(&mut self, record: &Record) -> Fate {

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-pub use materialise::{CrashState, Materialised, Survival, materialise};
+pub use materialise::{CrashState, CrashStates, Materialised, Survival, materialise};
 pub use reader::{BoundaryKind, Interval, Journal};
 pub(crate) use record::{Kind, Record};
 pub(crate) use writer::JournalWriter;

@@ -224,3 +224,41 @@ fn what_does_not_fit_is_refused_by_name() {
         );
     }
 }
+
+#[test]
+fn many_states_in_order_are_those_that_are_made_one_by_one() {
+    let fixture = Fixture::new();
+    let journal = fixture.write(&[
+        (Kind::Write, 0, 1024, [0, 65], 1),
+        // Certain before the older write that it overlaps.
+        (Kind::Write, 512, 1024, [10, 20], 2),
+        (Kind::Flush, 0, 0, [30, 40], 0),
+        (Kind::Write, 2048, 1024, [50, 55], 3),
+        (Kind::Flush, 0, 0, [60, 70], 0),
+        (Kind::Write, 1024, 2048, [72, 75], 4),
+        (Kind::Cut, 0, 0, [80, 80], 0),
+        (Kind::AfterCut, 0, 2048, [80, 80], 5),
+        (Kind::Write, 0, 1024, [90, 95], 6),
+    ]);
+    let base = fixture.path("rolling");
+    fs::copy(fixture.path("base"), &base).unwrap();
+    let mut states = CrashStates::new(&journal, &base).unwrap();
+    let output = fixture.path("state");
+    for interval in 0..journal.intervals().len() {
+        for end in ["", ":all", ":1", ":2", ":3", ":4", ":5"] {
+            let text = format!("{interval}{end}");
+            states.make(text.parse().unwrap(), &output).unwrap();
+            assert_eq!(
+                fs::read(&output).unwrap(),
+                fixture.state(&journal, &text),
+                "{text}"
+            );
+            fs::remove_file(&output).unwrap();
+        }
+    }
+    let earlier = states.make("0".parse().unwrap(), &output).unwrap_err();
+    assert!(matches!(
+        earlier,
+        JournalError::NoSuchState { asked: 0, .. }
+    ));
+}

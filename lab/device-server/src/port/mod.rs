@@ -131,6 +131,11 @@ impl Port {
         Ok(report)
     }
 
+    /// What the clock of the model shows.
+    pub(crate) fn now(&self) -> VirtualNs {
+        self.clock.now()
+    }
+
     /// Whether the device has power.
     pub(crate) fn is_powered(&self) -> bool {
         self.state.lock().is_powered

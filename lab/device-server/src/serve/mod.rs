@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use mobifs_base::VirtualNs;
 use mobifs_fuse::{MountOptions, Session, SessionError, SessionHandle, SyncFsMode};
 use mobifs_host::LineServer;
 use parking_lot::{Condvar, Mutex};
@@ -210,6 +211,11 @@ impl Served {
     /// Where the device is to be found.
     pub fn ready(&self) -> Ready {
         self.device.ready()
+    }
+
+    /// What the clock of the model shows now: that of the times in a journal.
+    pub fn now(&self) -> VirtualNs {
+        self.device.port.now()
     }
 
     /// For ending it from another thread.
