@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use mobifs_base::VirtualNs;
 use mobifs_device_model::Preset;
 use mobifs_device_server::{EndHandle, Keep, Reply, Request, Scale, ServeOptions, Served, ask};
 use mobifs_testkit::mount::{is_mounted, succeed};
@@ -39,16 +40,40 @@ impl Disk {
         mebibytes: u64,
         scale: Scale,
     ) -> Result<Self, Trouble> {
+        Self::start(directory, filesystem, Some(mebibytes << 20), scale, None)
+    }
+
+    /// Serves the image that is in `directory` already, and records everything in `journal`.
+    ///
+    /// # Errors
+    /// The device cannot be served.
+    pub fn serve_again(
+        directory: &Path,
+        filesystem: Filesystem,
+        scale: Scale,
+        journal: &Path,
+    ) -> Result<Self, Trouble> {
+        let journal = Some(journal.to_owned());
+        Self::start(directory, filesystem, None, scale, journal)
+    }
+
+    fn start(
+        directory: &Path,
+        filesystem: Filesystem,
+        size_bytes: Option<u64>,
+        scale: Scale,
+        journal: Option<PathBuf>,
+    ) -> Result<Self, Trouble> {
         let mountpoint = directory.join("lower");
         fs::create_dir(&mountpoint).on(&mountpoint)?;
         let image = directory.join("image");
         let options = ServeOptions {
             image: image.clone(),
-            size_bytes: Some(mebibytes << 20),
+            size_bytes,
             config: Some(Preset::Emmc51.config().map_err(|error| error.to_string())?),
             seed: Some(1),
             scale,
-            journal: None,
+            journal,
             nbd: None,
             loop_device: true,
             mountpoint: None,
@@ -71,6 +96,15 @@ impl Disk {
     /// Where the filesystem is mounted.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
+    }
+
+    /// What the device's own clock shows.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn device_now(&self) -> Result<VirtualNs, Trouble> {
+        let now = self.served.as_ref().map(Served::now);
+        Ok(now.ok_or_else(|| "the device has ended".to_owned())?)
     }
 
     fn device(&self) -> Result<PathBuf, Trouble> {

@@ -4,6 +4,7 @@
 //! * [`history`]: programs whose steps are numbered, and what a cut may leave of them;
 //! * [`world`]: random operations over several apps beside the reference model;
 //! * [`cuts`]: the campaign;
+//! * [`native`]: the campaign of filesystems that are steered;
 //! * [`postmark`], [`recovery`]: the experiments of S2.
 #![forbid(unsafe_code)]
 
@@ -11,6 +12,7 @@ pub mod cuts;
 pub mod disk;
 pub mod filesystem;
 pub mod history;
+pub mod native;
 pub mod postmark;
 pub mod recovery;
 pub mod stack;

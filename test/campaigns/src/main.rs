@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 use mobifs_campaigns::cuts::{Campaign, Options};
 use mobifs_campaigns::filesystem::Filesystem;
 use mobifs_campaigns::history::{self, Kind, Phase, PostMark};
+use mobifs_campaigns::native::{self, writers::Writer};
 use mobifs_campaigns::postmark;
 use mobifs_campaigns::recovery::{self, Measured, Subject};
 use mobifs_campaigns::trouble::Trouble;
@@ -82,6 +83,41 @@ enum Command {
         /// Real seconds for each of the device.
         #[arg(long, default_value = "1")]
         scale: Scale,
+    },
+    /// Record sessions on a steered ext4 and cut their power at many moments.
+    Native {
+        /// Cuts.
+        #[arg(long, default_value_t = 1000)]
+        cuts: u64,
+        /// Cuts of each session.
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+        cuts_per_session: u64,
+        /// How long a session lasts.
+        #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u64).range(3..=600))]
+        session_seconds: u64,
+        /// Fixes what is chosen at random.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// The number of the first session, to repeat one.
+        #[arg(long, default_value_t = 0)]
+        first_session: u64,
+        /// Real seconds for each of the device; not 0, as times are compared.
+        #[arg(long, default_value = "0.25")]
+        scale: Scale,
+        /// How much older than `age_max_ms` what is lost may be.
+        #[arg(long, default_value_t = 3000)]
+        slack_ms: u64,
+        /// On ext4 with data=ordered, which promises nothing: this must find violations.
+        #[arg(long)]
+        control: bool,
+    },
+    /// Write in steps (the campaign starts this itself).
+    #[command(hide = true)]
+    Write {
+        writer: Writer,
+        app: PathBuf,
+        #[arg(long)]
+        pause_us: u64,
     },
     /// Work on a history (the campaign starts this itself).
     #[command(hide = true)]
@@ -167,25 +203,101 @@ fn run(cli: Cli) -> Result<(), Trouble> {
             runs,
             scale,
         } => measure_recovery(&programs, &mebibytes, runs, scale),
+        Command::Native {
+            cuts,
+            cuts_per_session,
+            session_seconds,
+            seed,
+            first_session,
+            scale,
+            slack_ms,
+            control,
+        } => {
+            let subject = if control {
+                native::Subject::Ordered
+            } else {
+                native::Subject::Steered
+            };
+            cut_native(native::Options {
+                program: programs.mobifs,
+                helper: programs.helper,
+                scratch: programs.scratch,
+                subject,
+                cuts,
+                cuts_of_a_session: cuts_per_session,
+                session: Duration::from_secs(session_seconds),
+                seed,
+                scale,
+                slack: Duration::from_millis(slack_ms),
+                first_session,
+            })
+        }
+        Command::Write {
+            writer,
+            app,
+            pause_us,
+        } => match writer.work(&app, pause_us) {
+            Ok(never) => match never {},
+            Err(problem) => Err(problem.into()),
+        },
         Command::Work {
             kind,
             app,
             from,
             postmark,
-        } => match history::work(kind, &app, from, &postmark) {
+        } => match history::work(kind, &app, from, &postmark, 0) {
             Ok(never) => match never {},
             Err(problem) => Err(problem.into()),
         },
     }
 }
 
-fn cut_all(campaigns: impl Iterator<Item = Options>) -> Result<(), Trouble> {
-    // What is mounted must be taken down again: the round in hand is finished first.
+/// What is mounted must be taken down again: the round in hand is finished first.
+fn notice_interruption() -> Result<Arc<AtomicBool>, Trouble> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))
             .map_err(|error| error.to_string())?;
     }
+    Ok(interrupted)
+}
+
+fn cut_native(options: native::Options) -> Result<(), Trouble> {
+    if let Some(obstacle) = mobifs_campaigns::obstacle(Filesystem::Ext4) {
+        println!("native: SKIPPED, {obstacle}");
+        return Ok(());
+    }
+    let interrupted = notice_interruption()?;
+    let subject = options.subject;
+    let started = Instant::now();
+    let mut shown = started;
+    let mut violations = 0;
+    let tally = native::Campaign::new(options)?.run(|tally| {
+        for violation in &tally.violations[violations..] {
+            println!("VIOLATION {violation}");
+        }
+        violations = tally.violations.len();
+        if shown.elapsed() >= PROGRESS_INTERVAL {
+            shown = Instant::now();
+            println!("{} s: {tally}", started.elapsed().as_secs());
+        }
+        !interrupted.load(Ordering::SeqCst)
+    })?;
+    println!("{tally}; {} s", started.elapsed().as_secs());
+    match (subject, tally.violations.len()) {
+        (native::Subject::Steered, 0) => Ok(()),
+        (native::Subject::Steered, count) => {
+            Err(Trouble::Violation(format!("{count}, listed above")))
+        }
+        (native::Subject::Ordered, 0) => Err(Trouble::Failed(
+            "ext4 with data=ordered broke no promise: the oracle is blind".into(),
+        )),
+        (native::Subject::Ordered, _) => Ok(()),
+    }
+}
+
+fn cut_all(campaigns: impl Iterator<Item = Options>) -> Result<(), Trouble> {
+    let interrupted = notice_interruption()?;
     let mut summary = Vec::new();
     for options in campaigns {
         let name = options.filesystem.name();

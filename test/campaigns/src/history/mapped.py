@@ -1,10 +1,12 @@
 # A database in a shared mapping, in the manner of LMDB: pages are never overwritten while a
 # meta page leads to them, and the two meta pages are written in turn, each after an msync of
 # what it leads to. mapped.rs says the same and checks it.
-import mmap, os, struct, sys, zlib
+import mmap, os, struct, sys, time, zlib
 
 PAGE, PAGES, SLOTS = 4096, 512, 64
-path = sys.argv[1]
+path, pause_us = sys.argv[1], int(sys.argv[2])
+now = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+began = now()
 fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 os.ftruncate(fd, PAGE * PAGES)
 data = mmap.mmap(fd, PAGE * PAGES)
@@ -39,4 +41,7 @@ while True:
     head = struct.pack("<QI", txn, root)
     data[at:at + 16] = head + struct.pack("<I", zlib.crc32(head))
     data.flush(at, PAGE)
-    print(txn, flush=True)
+    # As steps.rs has it.
+    print(txn, began, now(), flush=True)
+    time.sleep(pause_us * (txn * 7919 % 21 / 10) / 1e6)
+    began = now()

@@ -18,9 +18,10 @@ fn file(app: &Path) -> PathBuf {
 }
 
 /// Becomes the writer.
-pub(super) fn work(app: &Path) -> Result<Infallible, String> {
+pub(super) fn work(app: &Path, pause_us: u64) -> Result<Infallible, String> {
     let mut python = Command::new("python3");
-    let failed = python.args(["-c", WRITER]).arg(file(app)).exec();
+    python.args(["-c", WRITER]).arg(file(app));
+    let failed = python.arg(pause_us.to_string()).exec();
     Err(format!("{python:?}: {failed}"))
 }
 
@@ -91,6 +92,7 @@ mod tests {
     use std::process::Stdio;
 
     use super::*;
+    use crate::history::Step;
 
     #[test]
     fn the_checksum_is_that_of_zlib() {
@@ -104,12 +106,13 @@ mod tests {
         let mut writer = Command::new("python3")
             .args(["-c", WRITER])
             .arg(file(app.path()))
+            .arg("0")
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let output = BufReader::new(writer.stdout.take().unwrap());
         let hundredth = output.lines().map(Result::unwrap).nth(99).unwrap();
-        assert_eq!(hundredth, "100");
+        assert_eq!(hundredth.parse::<Step>().unwrap().number, 100);
         writer.kill().unwrap();
         writer.wait().unwrap();
         let found = check(app.path()).unwrap();

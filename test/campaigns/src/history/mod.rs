@@ -12,14 +12,15 @@ mod mapped;
 mod postmark;
 mod rows;
 mod running;
+mod steps;
 
-use std::io::Write as _;
 use std::path::Path;
 
 use clap::ValueEnum;
 pub use mobifs_workloads::workload::sqlite::JournalMode;
 pub use postmark::{Phase, PostMark};
 pub use running::Running;
+pub use steps::{Step, began_ns, begin, boottime_ns, returned};
 
 /// What `fsync` means for an app.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,24 @@ pub enum Kind {
     Git,
     /// Files made, written and deleted.
     PostMark,
+}
+
+impl Kind {
+    /// Finds the step after which an app's state is.
+    ///
+    /// # Errors
+    /// What is wrong with it; that it takes the range of steps ([`PostMark`]).
+    pub fn find(self, app: &Path) -> Result<u64, String> {
+        match self {
+            Self::PostMark => Err("a PostMark is compared with a range of steps".to_owned()),
+            Self::RowsDelete | Self::RowsTruncate | Self::RowsPersist | Self::RowsWal => {
+                rows::check(app)
+            }
+            Self::Mapped => mapped::check(app),
+            Self::Editor => editor::check(app),
+            Self::Git => git::check(app),
+        }
+    }
 }
 
 /// A program of one app.
@@ -102,15 +121,10 @@ impl History {
     /// # Errors
     /// What is wrong with it.
     pub fn check(&self, app: &Path, floor: u64, ceiling: u64) -> Result<u64, String> {
-        let found = match self.kind {
-            Kind::PostMark => return self.postmark.check(app, floor, ceiling),
-            Kind::RowsDelete | Kind::RowsTruncate | Kind::RowsPersist | Kind::RowsWal => {
-                rows::check(app)?
-            }
-            Kind::Mapped => mapped::check(app)?,
-            Kind::Editor => editor::check(app)?,
-            Kind::Git => git::check(app)?,
-        };
+        if self.kind == Kind::PostMark {
+            return self.postmark.check(app, floor, ceiling);
+        }
+        let found = self.kind.find(app)?;
         if found < floor {
             return Err(format!(
                 "is after step {found}, but step {floor} was promised to be there"
@@ -128,7 +142,8 @@ impl History {
 /// What names of durable apps end with.
 pub const DURABLE_SUFFIX: &str = "-durable";
 
-/// Works in `app`, after step `from`, until something fails.
+/// Works in `app`, after step `from`, until something fails. It pauses after each step, for this
+/// time on average.
 ///
 /// # Errors
 /// What has failed.
@@ -137,22 +152,19 @@ pub fn work(
     app: &Path,
     from: u64,
     postmark: &PostMark,
+    pause_us: u64,
 ) -> Result<std::convert::Infallible, String> {
     std::fs::create_dir_all(app).map_err(|error| format!("{}: {error}", app.display()))?;
+    begin(pause_us);
     let is_durable = app.to_string_lossy().ends_with(DURABLE_SUFFIX);
     match kind {
         Kind::RowsDelete => rows::work(app, JournalMode::Delete, from),
         Kind::RowsTruncate => rows::work(app, JournalMode::Truncate, from),
         Kind::RowsPersist => rows::work(app, JournalMode::Persist, from),
         Kind::RowsWal => rows::work(app, JournalMode::Wal, from),
-        Kind::Mapped => mapped::work(app),
+        Kind::Mapped => mapped::work(app, pause_us),
         Kind::Editor => editor::work(app, from, is_durable),
         Kind::Git => git::work(app, from),
         Kind::PostMark => postmark.work(app, from),
     }
-}
-
-/// Reports that a step has returned.
-fn returned(step: u64) -> Result<(), String> {
-    writeln!(std::io::stdout(), "{step}").map_err(|error| error.to_string())
 }

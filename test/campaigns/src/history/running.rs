@@ -13,7 +13,7 @@ use clap::ValueEnum as _;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::postmark::STEPS_OF_A_CALL_MAX;
-use super::{Class, History, Kind};
+use super::{Class, History, Kind, Step};
 use crate::trouble::{OnPath as _, Trouble};
 
 /// A history that is being worked. Its processes end with the value.
@@ -69,8 +69,8 @@ impl Running {
             std::thread::spawn(move || {
                 // An incomplete line was written by a process that was killed.
                 let lines = BufReader::new(output).lines().map_while(Result::ok);
-                for step in lines.filter_map(|line| line.parse().ok()) {
-                    returned.store(step, Ordering::SeqCst);
+                for step in lines.filter_map(|line| line.parse::<Step>().ok()) {
+                    returned.store(step.number, Ordering::SeqCst);
                 }
             })
         });

@@ -1,0 +1,363 @@
+//! Sessions, and the power cuts of each.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use mobifs_device_server::{CrashState, CrashStates, Journal, Scale, Survival};
+use mobifs_testkit::mount::{Program, is_mounted};
+use mobifs_testkit::random::Random;
+use tempfile::TempDir;
+
+use super::oracle::{Promise, judge};
+use super::session::{Recorded, Tools, record};
+use super::setting::{DaemonFate, Setting, Subject};
+use crate::filesystem::{Filesystem, unmount};
+use crate::trouble::{OnPath as _, Trouble};
+
+/// What a campaign is to do.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The `mobifs` program.
+    pub program: Program,
+    /// A program that calls [`Writer::work`](super::writers::Writer::work).
+    pub helper: PathBuf,
+    /// Where images and mount points are made.
+    pub scratch: PathBuf,
+    /// What the writers write to.
+    pub subject: Subject,
+    /// Power cuts.
+    pub cuts: u64,
+    /// Power cuts of one session.
+    pub cuts_of_a_session: u64,
+    /// How long a session lasts.
+    pub session: Duration,
+    /// Fixes all random choices, but not the machine's timing.
+    pub seed: u64,
+    /// Real seconds for each of the device.
+    pub scale: Scale,
+    /// How much older than `age_max_ms` what is missing may be: the kernel's timer is rounded up to a
+    /// second, and a commit takes its time.
+    pub slack: Duration,
+    /// The number of the first session.
+    pub first_session: u64,
+}
+
+/// What a campaign did.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Power cuts.
+    pub cuts: u64,
+    /// Sessions.
+    pub sessions: u64,
+    /// … in which the daemon was killed.
+    pub killed: u64,
+    /// … in which it was not run for a while.
+    pub stopped: u64,
+    /// … on a filesystem that was nearly full.
+    pub full: u64,
+    /// … with a journal of 8 MiB at most.
+    pub small_journal: u64,
+    /// … with a writer whose calls were waited for.
+    pub durable: u64,
+    /// Commits that were asked for.
+    pub commits: u64,
+    /// Steps that had returned before a cut, of all cuts.
+    pub returned: u64,
+    /// Steps that were there, of all cuts.
+    pub found: u64,
+    /// Commands that a cut kept although they were not durable.
+    pub kept: u64,
+    /// … lost.
+    pub lost: u64,
+    /// … tore.
+    pub torn: u64,
+    /// The oldest step that was missing after a cut had returned so long before it.
+    pub lost_max: Duration,
+    /// The same, without `age_max_ms`.
+    pub beyond_age_max: Duration,
+    /// How widely the moment of a cut was known, on average over the cuts that lost something.
+    width: Duration,
+    lossy: u32,
+    /// What was wrong.
+    pub violations: Vec<Violation>,
+}
+
+/// What was wrong with one cut.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// The session.
+    pub session: u64,
+    /// The crash state of its device's journal.
+    pub state: String,
+    /// What is wrong.
+    pub problem: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            session,
+            state,
+            problem,
+        } = self;
+        write!(f, "session {session}, crash state {state}: {problem}")
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mean_width = self.width.checked_div(self.lossy).unwrap_or_default();
+        write!(
+            f,
+            "{} cuts of {} sessions (daemon killed in {}, stopped in {}; {} nearly full, {} with a \
+             small journal, {} with a writer that waits), {} commits asked for; {} steps had \
+             returned, {} were there; {} commands survived, {} did not, {} were torn; the oldest \
+             loss was {} ms old, {} ms more than age_max_ms; moments known to {:.1} ms; {} \
+             violations",
+            self.cuts,
+            self.sessions,
+            self.killed,
+            self.stopped,
+            self.full,
+            self.small_journal,
+            self.durable,
+            self.commits,
+            self.returned,
+            self.found,
+            self.kept,
+            self.lost,
+            self.torn,
+            self.lost_max.as_millis(),
+            self.beyond_age_max.as_millis(),
+            mean_width.as_secs_f64() * 1e3,
+            self.violations.len()
+        )
+    }
+}
+
+/// A campaign.
+pub struct Campaign {
+    options: Options,
+    scratch: TempDir,
+    tally: Tally,
+    /// What failed is kept here.
+    keep: Option<PathBuf>,
+}
+
+impl Campaign {
+    /// Makes a directory for it.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn new(options: Options) -> Result<Self, Trouble> {
+        let scratch = tempfile::Builder::new()
+            .prefix("mobifs-native-")
+            .tempdir_in(&options.scratch)
+            .map_err(|error| error.to_string())?;
+        let keep = std::env::var_os("MOBIFS_KEEP").map(PathBuf::from);
+        Ok(Self {
+            options,
+            scratch,
+            tally: Tally::default(),
+            keep,
+        })
+    }
+
+    /// Cuts as often as requested, or until `goes_on`, called after each cut, returns false.
+    ///
+    /// # Errors
+    /// Something fails that must not; what a cut breaks is in the tally.
+    pub fn run(mut self, mut goes_on: impl FnMut(&Tally) -> bool) -> Result<Tally, Trouble> {
+        let mut session = self.options.first_session;
+        let mut is_over = false;
+        while !is_over && self.tally.cuts < self.options.cuts {
+            let mut wants_more = |tally: &Tally| {
+                is_over |= !goes_on(tally);
+                !is_over
+            };
+            self.session(session, &mut wants_more)
+                .map_err(|trouble| trouble.at(&format!("session {session}")))?;
+            session += 1;
+        }
+        Ok(self.tally)
+    }
+
+    fn session(
+        &mut self,
+        number: u64,
+        goes_on: &mut impl FnMut(&Tally) -> bool,
+    ) -> Result<(), Trouble> {
+        let options = &self.options;
+        let seed = options.seed.wrapping_mul(1_000_003).wrapping_add(number);
+        let mut random = Random::new(seed);
+        let setting = Setting::choose(number, options.subject, options.session, &mut random);
+        let directory = self.scratch.path().join("session");
+        fs::create_dir(&directory).on(&directory)?;
+        let tools = Tools {
+            mobifs: &options.program,
+            helper: &options.helper,
+            scale: options.scale,
+        };
+        let recorded = record(&tools, &setting, &directory, &mut random);
+        let recorded = recorded.map_err(|trouble| trouble.at(&setting.to_string()))?;
+        self.count_session(&setting, &recorded);
+        self.cut(number, &setting, &recorded, &mut random, goes_on)?;
+        fs::remove_dir_all(&directory).on(&directory)?;
+        Ok(())
+    }
+
+    fn count_session(&mut self, setting: &Setting, recorded: &Recorded) {
+        let tally = &mut self.tally;
+        tally.sessions += 1;
+        match setting.fate {
+            DaemonFate::Killed { .. } | DaemonFate::Replaced { .. } => tally.killed += 1,
+            DaemonFate::Stopped { .. } => tally.stopped += 1,
+            DaemonFate::Lives => {}
+        }
+        tally.full += u64::from(setting.is_nearly_full);
+        tally.small_journal += u64::from(setting.journal_mebibytes <= 8);
+        tally.durable += u64::from(setting.durable.is_some());
+        tally.commits += recorded.commits.len() as u64;
+    }
+
+    /// The power is cut at many moments of a session.
+    fn cut(
+        &mut self,
+        number: u64,
+        setting: &Setting,
+        recorded: &Recorded,
+        random: &mut Random,
+        goes_on: &mut impl FnMut(&Tally) -> bool,
+    ) -> Result<(), Trouble> {
+        let wrong = |error: mobifs_device_server::JournalError| Trouble::from(error.to_string());
+        let journal = Journal::open(&recorded.journal).map_err(wrong)?;
+        let wanted = self.options.cuts_of_a_session;
+        let wanted = wanted.min(self.options.cuts - self.tally.cuts);
+        let intervals = choose(&journal, recorded, wanted, random)?;
+        let mut states = CrashStates::new(&journal, &recorded.base).map_err(wrong)?;
+        let image = self.scratch.path().join("cut");
+        for interval in intervals {
+            let seed = random.below(1 << 32);
+            let survival = Survival::Random { seed };
+            let state = CrashState { interval, survival };
+            let made = states.make(state, &image).map_err(wrong)?;
+            self.tally.kept += made.kept as u64;
+            self.tally.lost += made.lost as u64;
+            self.tally.torn += made.torn as u64;
+            let cut_ns = recorded.clock.boottime_ns(made.crash_at);
+            let problems = self.examine(setting, recorded, &image, cut_ns, random)?;
+            let is_wrong = !problems.is_empty();
+            let state_text = format!("{interval}:{seed}");
+            for problem in problems {
+                self.tally.violations.push(Violation {
+                    session: number,
+                    state: state_text.clone(),
+                    problem: format!("{problem} [{setting}]"),
+                });
+            }
+            if let Some(keep) = self.keep.as_ref().filter(|_| is_wrong) {
+                fs::create_dir_all(keep).on(keep)?;
+                let kept = keep.join(format!("session-{number}-state-{interval}-{seed}"));
+                let _older = fs::remove_file(&kept);
+                states.make(state, &kept).map_err(wrong)?;
+            }
+            self.tally.cuts += 1;
+            if !goes_on(&self.tally) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Recovers what a cut left and looks at everything; returns what is wrong.
+    fn examine(
+        &mut self,
+        setting: &Setting,
+        recorded: &Recorded,
+        image: &Path,
+        cut_ns: u64,
+        random: &mut Random,
+    ) -> Result<Vec<String>, Trouble> {
+        let at = self.scratch.path().join("after");
+        if !at.exists() {
+            fs::create_dir(&at).on(&at)?;
+        }
+        let mut problems = Vec::new();
+        match Filesystem::Ext4.recover(image, &at, random) {
+            Ok(()) => {}
+            Err(Trouble::Violation(problem) | Trouble::Failed(problem)) => {
+                problems.push(format!("ext4 does not recover: {problem}"));
+                if is_mounted(&at) {
+                    unmount(&at)?;
+                }
+                fs::remove_file(image).on(image)?;
+                return Ok(problems);
+            }
+            Err(other) => return Err(other),
+        }
+        Filesystem::Ext4.mount(image, &at)?;
+        let mut logs = Vec::new();
+        for log in &recorded.logs {
+            let app = log.app();
+            match log.writer.check(&at.join(&app)) {
+                Ok(found) => logs.push((log.clone(), found)),
+                Err(problem) => problems.push(format!("{app}: {problem}")),
+            }
+        }
+        unmount(&at)?;
+        fs::remove_file(image).on(image)?;
+        let age_max = Duration::from_millis(setting.age_max_ms);
+        let age_limit = match setting.subject {
+            Subject::Steered => age_max + self.options.slack,
+            Subject::Ordered => Duration::MAX,
+        };
+        let promise = Promise {
+            cut_ns,
+            age_max_ns: u64::try_from(age_limit.as_nanos()).unwrap_or(u64::MAX),
+        };
+        let (verdict, wrong) = judge(&logs, &recorded.commits, promise);
+        problems.extend(wrong);
+        let tally = &mut self.tally;
+        tally.returned += verdict.returned;
+        tally.found += verdict.found;
+        let lost = Duration::from_nanos(verdict.lost_ns);
+        tally.lost_max = tally.lost_max.max(lost);
+        tally.beyond_age_max = tally.beyond_age_max.max(lost.saturating_sub(age_max));
+        if verdict.width_ns > 0 {
+            tally.width += Duration::from_nanos(verdict.width_ns);
+            tally.lossy += 1;
+        }
+        Ok(problems)
+    }
+}
+
+/// The intervals in which the power is cut, in order. Half of them are taken from all, so that many
+/// fall into commits, which have many flushes, and half by time.
+fn choose(
+    journal: &Journal,
+    recorded: &Recorded,
+    wanted: u64,
+    random: &mut Random,
+) -> Result<Vec<usize>, Trouble> {
+    let intervals = journal.intervals();
+    let during = &recorded.during;
+    let first = intervals.partition_point(|interval| interval.begins_at < during.start);
+    let end = intervals.partition_point(|interval| interval.begins_at < during.end);
+    if first >= end {
+        return Err(Trouble::Failed("nothing was flushed in a session".into()));
+    }
+    let mut chosen: Vec<usize> = (0..wanted)
+        .map(|number| {
+            if number % 2 == 0 {
+                return first + random.below((end - first) as u64) as usize;
+            }
+            let at = during.start.0 + random.below(during.end.0 - during.start.0);
+            let after = intervals.partition_point(|interval| interval.begins_at.0 <= at);
+            after.saturating_sub(1).clamp(first, end - 1)
+        })
+        .collect();
+    chosen.sort_unstable();
+    Ok(chosen)
+}

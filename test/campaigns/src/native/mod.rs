@@ -1,0 +1,21 @@
+//! Power cuts of filesystems of the kernel that are steered (`mobifs steer`).
+//!
+//! * [`writers`]: the programs that write, and what is left of them;
+//! * `setting`, `session`: some of them on a served device that records everything, while the daemon
+//!   commits, is killed or is not run;
+//! * `oracle`: what a power cut may leave, defined exactly;
+//! * [`campaign`](Campaign): sessions, and many cuts of each.
+//!
+//! A session is recorded once and cut often: the device's journal tells what was durable at each moment
+//! and what was not, of which a random part survives, torn at sectors. Each cut makes an image of that,
+//! on which ext4 replays its journal.
+
+mod campaign;
+mod oracle;
+mod running;
+mod session;
+mod setting;
+pub mod writers;
+
+pub use campaign::{Campaign, Options, Tally, Violation};
+pub use setting::Subject;

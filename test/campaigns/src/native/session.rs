@@ -1,0 +1,328 @@
+//! One session: a steered filesystem on a served device, programs that write to it, a daemon that is
+//! left alone, stopped or killed. The device records everything, so that the power can be cut afterwards
+//! at any moment of it, as often as wanted.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use mobifs_base::VirtualNs;
+use mobifs_device_server::Scale;
+use mobifs_testkit::mount::{Program, succeed};
+use mobifs_testkit::random::Random;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::oracle::{Commit, Log};
+use super::running::{Launch, Running};
+use super::setting::{DaemonFate, Setting, Subject};
+use crate::disk::Disk;
+use crate::filesystem::Filesystem;
+use crate::history::boottime_ns;
+use crate::trouble::{OnPath as _, Trouble};
+
+/// How long to wait between two looks.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Of a nearly full filesystem so much is left when the writers have begun.
+const ROOM_BYTES: u64 = 5 << 20;
+/// How long writers may take for their first steps.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What the session needs of the campaign.
+pub(super) struct Tools<'a> {
+    pub(super) mobifs: &'a Program,
+    pub(super) helper: &'a Path,
+    pub(super) scale: Scale,
+}
+
+/// When the clock of the device showed what.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeviceClock {
+    boottime_ns: u64,
+    device_ns: u64,
+    scale: f64,
+}
+
+impl DeviceClock {
+    fn read(disk: &Disk, scale: Scale) -> Result<Self, Trouble> {
+        // In this order a cut is taken for earlier than it was: what had returned by then had
+        // returned in truth.
+        let boottime_ns = boottime_ns();
+        Ok(Self {
+            boottime_ns,
+            device_ns: disk.device_now()?.0,
+            scale: scale.factor(),
+        })
+    }
+
+    pub(super) fn boottime_ns(self, device: VirtualNs) -> u64 {
+        let since = (device.0 as f64 - self.device_ns as f64) * self.scale;
+        (self.boottime_ns as f64 + since) as u64
+    }
+}
+
+/// What happened.
+pub(super) struct Recorded {
+    /// The filesystem as it was when the device's journal began.
+    pub(super) base: PathBuf,
+    /// The device's journal.
+    pub(super) journal: PathBuf,
+    pub(super) clock: DeviceClock,
+    pub(super) logs: Vec<Log>,
+    pub(super) commits: Vec<Commit>,
+    /// When all writers were at work, and when they ended.
+    pub(super) during: std::ops::Range<VirtualNs>,
+}
+
+/// The daemon of a mount point, ended with the value.
+struct Daemon<'a> {
+    mobifs: &'a Program,
+    at: PathBuf,
+    log: PathBuf,
+    config: PathBuf,
+    pid: Option<Pid>,
+    is_stopped: bool,
+}
+
+impl Daemon<'_> {
+    fn start(&mut self) -> Result<(), Trouble> {
+        let mut command = Command::new(self.mobifs.path());
+        command.args(["steer", "--log"]).arg(&self.log);
+        succeed(command.arg("--config").arg(&self.config).arg(&self.at))?;
+        let status = self.mobifs.run(&["status", "--json"], &[&self.at])?;
+        let status: serde_json::Value =
+            serde_json::from_str(&status).map_err(|error| error.to_string())?;
+        let pid = status["daemon_pid"].as_i64();
+        self.pid = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        Ok(())
+    }
+
+    fn signal(&mut self, signal: Signal) -> Result<(), Trouble> {
+        if let Some(pid) = self.pid {
+            kill_process(pid, signal).map_err(|errno| format!("the daemon: {errno}"))?;
+        }
+        self.is_stopped = signal == Signal::STOP;
+        if signal == Signal::KILL {
+            self.pid = None;
+        }
+        Ok(())
+    }
+
+    fn answers(&self) -> bool {
+        self.pid.is_some() && !self.is_stopped
+    }
+
+    /// Ends it, or restores what a killed one has left.
+    fn end(&mut self) -> Result<(), Trouble> {
+        if self.is_stopped {
+            self.signal(Signal::CONT)?;
+        }
+        self.mobifs.run(&["steer", "--stop"], &[&self.at])?;
+        self.pid = None;
+        Ok(())
+    }
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        if self.pid.is_some() {
+            let _ended = self.end();
+        }
+    }
+}
+
+/// Has writers work on a new filesystem in `scratch`.
+///
+/// # Errors
+/// Something fails that must not.
+pub(super) fn record(
+    tools: &Tools<'_>,
+    setting: &Setting,
+    scratch: &Path,
+    random: &mut Random,
+) -> Result<Recorded, Trouble> {
+    let base = make(setting, scratch)?;
+    let journal = scratch.join("journal");
+    let disk = Disk::serve_again(scratch, Filesystem::Ext4, tools.scale, &journal)?;
+    disk.mount()?;
+    let at = disk.mountpoint().to_owned();
+    let mut daemon = Daemon {
+        mobifs: tools.mobifs,
+        at: at.clone(),
+        log: scratch.join("daemon.log"),
+        config: scratch.join("config.toml"),
+        pid: None,
+        is_stopped: false,
+    };
+    fs::write(&daemon.config, setting.config()).on(&daemon.config)?;
+    if setting.subject == Subject::Steered {
+        daemon.start()?;
+    }
+    let mut running = start_writers(tools, setting, &at, scratch)?;
+    if setting.is_nearly_full {
+        leave_room(&at)?;
+    }
+    let clock = DeviceClock::read(&disk, tools.scale)?;
+    let began = disk.device_now()?;
+    let commits = pass_time(setting, &mut running, &mut daemon, random)?;
+    let ended = disk.device_now()?;
+    let logs = running.into_iter().map(Running::finish).collect();
+    if setting.subject == Subject::Steered {
+        daemon.end()?;
+    }
+    drop(daemon);
+    disk.umount()?;
+    disk.end()?;
+    Ok(Recorded {
+        base,
+        journal,
+        clock,
+        logs,
+        commits,
+        during: began..ended,
+    })
+}
+
+/// Makes the filesystem and a copy of it.
+fn make(setting: &Setting, scratch: &Path) -> Result<PathBuf, Trouble> {
+    let image = scratch.join("image");
+    let file = fs::File::create(&image).on(&image)?;
+    file.set_len(setting.mebibytes << 20).on(&image)?;
+    let journal = format!("size={}", setting.journal_mebibytes);
+    // The kernel initialises nothing later, which would only fill the device's journal.
+    let options = ["-b", "4096", "-J", &journal, "-E", "lazy_itable_init=0"];
+    Filesystem::Ext4.make(&image, &options)?;
+    let mut tune = Command::new("tune2fs");
+    succeed(
+        tune.args(["-o", setting.subject.mount_option()])
+            .arg(&image),
+    )?;
+    let base = scratch.join("base");
+    let mut copy = Command::new("cp");
+    succeed(copy.arg("--sparse=always").args([&image, &base]))?;
+    Ok(base)
+}
+
+fn start_writers(
+    tools: &Tools<'_>,
+    setting: &Setting,
+    root: &Path,
+    scratch: &Path,
+) -> Result<Vec<Running>, Trouble> {
+    let mobifs = tools.mobifs.path().to_string_lossy().into_owned();
+    let run = |words: &[&str]| {
+        let words = words.iter().map(|&word| word.to_owned());
+        let mut before = vec![mobifs.clone(), "run".to_owned()];
+        before.extend(words.chain(["--".to_owned()]));
+        before
+    };
+    let library = tools.mobifs.path().with_file_name("libmobifs_run.so");
+    let library = library.is_file().then_some(&*library);
+    let mechanism = match setting.mechanism {
+        "preload" if library.is_none() => "both",
+        mechanism => mechanism,
+    };
+    let launch = |before| Launch {
+        helper: tools.helper,
+        before,
+        library,
+        root,
+        scratch,
+    };
+    let mut running = Vec::new();
+    for &writer in &setting.relaxed {
+        let before = match setting.subject {
+            Subject::Steered => run(&["--mechanism", mechanism]),
+            Subject::Ordered => run(&["--unsafe"]),
+        };
+        running.push(Running::start(writer, false, &launch(before))?);
+    }
+    if let Some(writer) = setting.durable {
+        let before = if setting.durable_under_run {
+            run(&["--class", "durable"])
+        } else {
+            Vec::new()
+        };
+        running.push(Running::start(writer, true, &launch(before))?);
+    }
+    let start = Instant::now();
+    while running.iter().any(|running| running.returned() == 0) {
+        for running in &mut running {
+            running.goes_on()?;
+        }
+        if start.elapsed() > PATIENCE {
+            return Err("writers have not begun".to_owned().into());
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(running)
+}
+
+/// Takes all room but a little.
+fn leave_room(at: &Path) -> Result<(), Trouble> {
+    let about = rustix::fs::statvfs(at).map_err(|errno| errno.to_string())?;
+    let free = about.f_bfree * about.f_frsize;
+    let ballast = free.saturating_sub(ROOM_BYTES).to_string();
+    let mut command = Command::new("fallocate");
+    succeed(command.args(["-l", &ballast]).arg(at.join("ballast")))?;
+    Ok(())
+}
+
+/// The time in which writers work: with commits that are asked for, and what befalls the daemon.
+fn pass_time(
+    setting: &Setting,
+    running: &mut [Running],
+    daemon: &mut Daemon<'_>,
+    random: &mut Random,
+) -> Result<Vec<Commit>, Trouble> {
+    let mut commits = Vec::new();
+    let start = Instant::now();
+    let mut fate = setting.fate;
+    let mut ends_at = None;
+    let mut sync_at = random_time(2 * setting.sync_every, random);
+    while start.elapsed() < setting.lasts {
+        std::thread::sleep(PAUSE);
+        for running in running.iter_mut() {
+            running.goes_on()?;
+        }
+        let now = start.elapsed();
+        match (fate, ends_at) {
+            (DaemonFate::Killed { at } | DaemonFate::Replaced { at, .. }, None) if now >= at => {
+                daemon.signal(Signal::KILL)?;
+                ends_at = Some(at);
+            }
+            (DaemonFate::Stopped { at, .. }, None) if now >= at => {
+                daemon.signal(Signal::STOP)?;
+                ends_at = Some(at);
+            }
+            (DaemonFate::Replaced { at, after }, Some(_)) if now >= at + after => {
+                daemon.start()?;
+                fate = DaemonFate::Lives;
+            }
+            (DaemonFate::Stopped { at, lasts }, Some(_)) if now >= at + lasts => {
+                daemon.signal(Signal::CONT)?;
+                fate = DaemonFate::Lives;
+            }
+            _ => {}
+        }
+        if now >= sync_at && setting.subject == Subject::Steered {
+            sync_at = now + random_time(2 * setting.sync_every, random);
+            if daemon.answers() {
+                let asked_ns = boottime_ns();
+                daemon
+                    .mobifs
+                    .run(&["sync", "--commit-only"], &[&daemon.at])?;
+                commits.push(Commit {
+                    asked_ns,
+                    returned_ns: boottime_ns(),
+                });
+            }
+        }
+    }
+    Ok(commits)
+}
+
+/// Up to `longest`.
+pub(super) fn random_time(longest: Duration, random: &mut Random) -> Duration {
+    Duration::from_micros(random.below(longest.as_micros().max(1) as u64))
+}

@@ -1,0 +1,157 @@
+//! What a session is like.
+
+use std::fmt;
+use std::time::Duration;
+
+use mobifs_testkit::random::Random;
+
+use super::session::random_time;
+use super::writers::Writer;
+
+/// What the writers write to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// ext4 with `data=journal`, steered.
+    Steered,
+    /// ext4 with `data=ordered`, on which nothing is promised: a control that must fail.
+    Ordered,
+}
+
+impl Subject {
+    /// As tune2fs spells it.
+    pub(super) const fn mount_option(self) -> &'static str {
+        match self {
+            Self::Steered => "journal_data",
+            Self::Ordered => "journal_data_ordered",
+        }
+    }
+}
+
+/// What befalls the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DaemonFate {
+    Lives,
+    /// SIGKILL.
+    Killed {
+        at: Duration,
+    },
+    /// SIGKILL, and later another one.
+    Replaced {
+        at: Duration,
+        after: Duration,
+    },
+    /// It is not run for a while.
+    Stopped {
+        at: Duration,
+        lasts: Duration,
+    },
+}
+
+/// A session, as chosen.
+#[derive(Clone, Debug)]
+pub(super) struct Setting {
+    pub(super) subject: Subject,
+    pub(super) lasts: Duration,
+    pub(super) mebibytes: u64,
+    pub(super) journal_mebibytes: u64,
+    pub(super) age_max_ms: u64,
+    pub(super) policy: &'static str,
+    pub(super) is_nearly_full: bool,
+    pub(super) relaxed: Vec<Writer>,
+    /// A writer whose calls are waited for.
+    pub(super) durable: Option<Writer>,
+    /// It is run by `mobifs run --class durable`.
+    pub(super) durable_under_run: bool,
+    pub(super) mechanism: &'static str,
+    pub(super) sync_every: Duration,
+    pub(super) fate: DaemonFate,
+}
+
+/// Most writers of a session that are not always there.
+const WRITERS_MAX: u64 = 5;
+
+impl Setting {
+    pub(super) fn choose(
+        number: u64,
+        subject: Subject,
+        lasts: Duration,
+        random: &mut Random,
+    ) -> Self {
+        let is_nearly_full = random.chance(25);
+        let journal_mebibytes = *random.pick(&[4, 8, 32]);
+        // These two tell the moment most exactly.
+        let mut relaxed = vec![Writer::Records, Writer::Names];
+        if is_nearly_full {
+            relaxed.push(Writer::Filler);
+        }
+        let others = [
+            Writer::Pairs,
+            Writer::Large,
+            Writer::Direct,
+            Writer::RowsDelete,
+            Writer::RowsTruncate,
+            Writer::RowsPersist,
+            Writer::RowsWal,
+            Writer::Mapped,
+            Writer::Editor,
+            Writer::Git,
+        ];
+        for _ in 0..2 + random.below(WRITERS_MAX - 1) {
+            let writer = *random.pick(&others);
+            let fits = !is_nearly_full || writer.bears_a_full_disk();
+            if fits && !relaxed.contains(&writer) {
+                relaxed.push(writer);
+            }
+        }
+        let mut durable = others.into_iter().filter(|writer| {
+            writer.can_be_durable() && (!is_nearly_full || writer.bears_a_full_disk())
+        });
+        let durable = durable.nth(random.below(3) as usize);
+        let durable = durable.filter(|_| subject == Subject::Steered && random.chance(25));
+        let at = Duration::from_secs(1) + random_time(lasts / 2, random);
+        let fate = match (subject, number % 6) {
+            (Subject::Ordered, _) => DaemonFate::Lives,
+            (_, 1) => DaemonFate::Killed { at },
+            (_, 4) => DaemonFate::Replaced {
+                at,
+                after: random_time(lasts / 3, random),
+            },
+            (_, 5) => DaemonFate::Stopped {
+                at,
+                lasts: lasts / 3,
+            },
+            _ => DaemonFate::Lives,
+        };
+        Self {
+            subject,
+            lasts,
+            mebibytes: 96 + journal_mebibytes,
+            journal_mebibytes,
+            age_max_ms: *random.pick(&[1000, 2000, 4000]),
+            policy: *random.pick(&[
+                "policy = \"interval\"\ninterval_ms = 300",
+                "policy = \"tpl\"",
+                "",
+            ]),
+            is_nearly_full,
+            relaxed,
+            durable,
+            durable_under_run: random.chance(50),
+            mechanism: *random.pick(&["both", "seccomp", "preload"]),
+            sync_every: *random.pick(&[Duration::from_millis(700), Duration::from_secs(5)]),
+            fate,
+        }
+    }
+
+    /// The daemon's configuration.
+    pub(super) fn config(&self) -> String {
+        let (age_max_ms, policy) = (self.age_max_ms, self.policy);
+        format!("user_events = \"none\"\n[defaults]\nage_max_ms = {age_max_ms}\n{policy}\n")
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}

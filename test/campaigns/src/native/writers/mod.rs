@@ -1,0 +1,204 @@
+//! Programs that write to a filesystem, each in a directory of its own, step by step.
+//!
+//! What a power cut left of one tells after which of its steps the filesystem is. A write of several
+//! pages may be divided between two pages: ext4 begins a transaction for each of them. All other calls
+//! are there as a whole or not at all.
+
+mod filler;
+mod names;
+mod pairs;
+mod records;
+mod regions;
+mod rows;
+
+use std::convert::Infallible;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use mobifs_workloads::workload::sqlite::JournalMode;
+
+use crate::history::{self, DURABLE_SUFFIX, Kind, PostMark};
+
+/// How long to wait for room on a full filesystem.
+const FULL_PAUSE: Duration = Duration::from_millis(2);
+
+/// Which program writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Writer {
+    /// Small records in eight files in turn, each with the time of its step.
+    Records,
+    /// Names that are made, linked, renamed and removed.
+    Names,
+    /// Two files that are replaced by renames, one after the other.
+    Pairs,
+    /// Large writes that begin and end within pages.
+    Large,
+    /// `O_DIRECT`.
+    Direct,
+    /// SQLite with a rollback journal that is deleted.
+    RowsDelete,
+    /// … that is truncated.
+    RowsTruncate,
+    /// … whose header is overwritten.
+    RowsPersist,
+    /// SQLite with a write-ahead log.
+    RowsWal,
+    /// A database in a shared mapping, with two meta pages.
+    Mapped,
+    /// Documents saved by rename.
+    Editor,
+    /// Commits of a repository.
+    Git,
+    /// A file that grows until the filesystem is full, and is emptied then.
+    Filler,
+}
+
+/// After which step of a writer a filesystem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The last step that is there as a whole.
+    pub step: u64,
+    /// Something of the next one is there.
+    pub next_began: bool,
+    /// When the last step was written, as its data says.
+    pub stamp_ns: Option<u64>,
+}
+
+impl Found {
+    const fn after(step: u64) -> Self {
+        Self {
+            step,
+            next_began: false,
+            stamp_ns: None,
+        }
+    }
+}
+
+impl Writer {
+    /// What the directory of the app begins with.
+    pub fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// Whether it waits and tries again where there is no room.
+    pub const fn bears_a_full_disk(self) -> bool {
+        !matches!(self, Self::Mapped | Self::Editor | Self::Git)
+    }
+
+    /// Whether each of its steps ends with a call after which it is durable, if it is asked to.
+    pub const fn can_be_durable(self) -> bool {
+        matches!(
+            self,
+            Self::RowsTruncate | Self::RowsPersist | Self::RowsWal | Self::Mapped | Self::Editor
+        )
+    }
+
+    /// Mean pause after a step that leaves the machine to others, in microseconds: by what it writes.
+    pub const fn pause_us(self) -> u64 {
+        match self {
+            Self::Records | Self::Names => 2_000,
+            Self::Large | Self::Direct => 40_000,
+            Self::Filler => 20_000,
+            _ => 8_000,
+        }
+    }
+
+    /// Works in `app` from the first step on, until something fails.
+    ///
+    /// # Errors
+    /// What has failed.
+    pub fn work(self, app: &Path, pause_us: u64) -> Result<Infallible, String> {
+        fs::create_dir_all(app).map_err(|error| format!("{}: {error}", app.display()))?;
+        if let Some(kind) = self.history() {
+            return history::work(kind, app, 0, &PostMark::SMALL, pause_us);
+        }
+        history::begin(pause_us);
+        match self {
+            Self::Records => records::work(app),
+            Self::Names => names::work(app),
+            Self::Pairs => pairs::work(app),
+            Self::Large => regions::LARGE.work(app),
+            Self::Direct => regions::DIRECT.work(app),
+            Self::RowsDelete => rows::work(app, JournalMode::Delete),
+            Self::RowsTruncate => rows::work(app, JournalMode::Truncate),
+            Self::RowsPersist => rows::work(app, JournalMode::Persist),
+            Self::RowsWal => rows::work(app, JournalMode::Wal),
+            Self::Filler => filler::work(app),
+            Self::Mapped | Self::Editor | Self::Git => Err("it is a history".to_owned()),
+        }
+    }
+
+    /// What a power cut left of it; none if that does not tell.
+    ///
+    /// # Errors
+    /// It is as it never was after any of its steps.
+    pub fn check(self, app: &Path) -> Result<Option<Found>, String> {
+        if !app.exists() {
+            return Ok(Some(Found::after(0)));
+        }
+        if let Some(kind) = self.history() {
+            return kind.find(app).map(Found::after).map(Some);
+        }
+        match self {
+            Self::Records => records::check(app),
+            Self::Names => names::check(app),
+            Self::Pairs => pairs::check(app),
+            Self::Large => regions::LARGE.check(app),
+            Self::Direct => regions::DIRECT.check(app),
+            Self::Filler => return filler::check(app),
+            _ => rows::check(app),
+        }
+        .map(Some)
+    }
+
+    const fn history(self) -> Option<Kind> {
+        match self {
+            Self::Mapped => Some(Kind::Mapped),
+            Self::Editor => Some(Kind::Editor),
+            Self::Git => Some(Kind::Git),
+            _ => None,
+        }
+    }
+}
+
+/// The directory of an app.
+pub fn app_name(writer: Writer, is_durable: bool) -> String {
+    let suffix = if is_durable { DURABLE_SUFFIX } else { "" };
+    writer.name() + suffix
+}
+
+/// Does something that changes nothing if there is no room, as soon as there is.
+fn with_room<T>(mut attempt: impl FnMut() -> io::Result<T>) -> Result<T, String> {
+    loop {
+        match attempt() {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                std::thread::sleep(FULL_PAUSE);
+            }
+            other => return other.map_err(|error| error.to_string()),
+        }
+    }
+}
+
+/// A file's content; empty if it is not there.
+fn content(path: &Path) -> Result<Vec<u8>, String> {
+    match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        other => other.map_err(|error| format!("{}: {error}", path.display())),
+    }
+}
+
+/// The names in a directory, in order.
+fn names_in(directory: &Path) -> Result<Vec<String>, String> {
+    let failed = |error: io::Error| format!("{}: {error}", directory.display());
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        names.push(name.to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}
