@@ -22,8 +22,6 @@ import os
 import shutil
 import statistics
 import subprocess
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,27 +29,17 @@ from lib import bench_cases, machine
 from lib.bench_cases import Case, Scale
 from lib.bench_tree import large_tree
 from lib.disk import LoopImage, loop_devices_work, scratch_dir
-from lib.flash_device import FlashDevice, Spent
+from lib.bench_rounds import SPENT_HEADER, Place, run_case, spent_rows, summary
+from lib.flash_device import FlashDevice
 from lib.mount import MobiMount
 from lib.process import ROOT, Cleanup, Failed, built_binary, main_guard, run, say
-from lib.report import human_bytes, human_count, ratio, table
+from lib.report import human_count, ratio, table
 
 EATMYDATA = ("libeatmydata.so", "/usr/lib/*/libeatmydata.so", "/usr/lib/libeatmydata.so")
 IMAGE_MEBIBYTES = 6144
 FLASH_MEBIBYTES = 2048
 DURABLE = '[[app]]\nmatch = "*"\nclass = "durable"\n'
 BARE = "bare disk"
-
-
-@dataclass
-class Place:
-    """One column of the table."""
-
-    name: str
-    directory: Path
-    env: dict[str, str] = field(default_factory=dict)
-    # Brings everything to the disk.
-    sync: Callable[[], None] = lambda: None
 
 
 def eatmydata_library() -> str | None:
@@ -103,11 +91,11 @@ def references(cleanup: Cleanup, scratch: Path) -> list[Place]:
     return found
 
 
-def places(cleanup: Cleanup, scratch: Path, with_references: bool) -> list[Place]:
+def places(cleanup: Cleanup, scratch: Path, flash: FlashDevice | None) -> list[Place]:
     bare = scratch / "bare"
     bare.mkdir()
-    found = [Place(BARE, bare, sync=lambda: sync_disk(scratch))]
-    if with_references:
+    found = [Place(BARE, bare, sync=lambda: sync_disk(scratch), flash=flash)]
+    if flash is None:
         found += references(cleanup, scratch)
     for name, config in (("relaxed", None), ("durable", DURABLE)):
         mount = MobiMount(cleanup, scratch / f"store-{name}", scratch / name, config)
@@ -117,89 +105,8 @@ def places(cleanup: Cleanup, scratch: Path, with_references: bool) -> list[Place
             mount.sync()
             sync_disk(scratch)
 
-        found.append(Place(f"MobiFS {name}", mount.mountpoint, sync=sync))
+        found.append(Place(f"MobiFS {name}", mount.mountpoint, sync=sync, flash=flash))
     return found
-
-
-@dataclass
-class Sample:
-    """One run of one case in one place."""
-
-    value: float
-    operations: float
-    spent: Spent | None
-
-
-def run_once(case: Case, place: Place, directory: Path, flash: FlashDevice | None) -> Sample | None:
-    if not bench_cases.prepare(case, directory, place.env):
-        return None
-    if flash is None:
-        return Sample(*bench_cases.measure(case, directory, place.env), None)
-    place.sync()
-    before = flash.spent()
-    value, operations = bench_cases.measure(case, directory, place.env)
-    place.sync()
-    return Sample(value, operations, flash.spent() - before)
-
-
-def run_case(
-    case: Case, where: list[Place], rounds: int, flash: FlashDevice | None
-) -> dict[str, list[Sample]]:
-    """All places in turn, round after round, each time in a fresh directory."""
-    samples: dict[str, list[Sample]] = {}
-    for round_number in range(rounds):
-        for place in where:
-            directory = place.directory / f"run-{round_number}"
-            sample = run_once(case, place, directory, flash)
-            shutil.rmtree(directory, ignore_errors=True)
-            if sample is None:
-                continue
-            if flash is not None:
-                # The cost of the removal is not charged to the next sample.
-                place.sync()
-            samples.setdefault(place.name, []).append(sample)
-            say(f"    {place.name:22} {human_count(sample.value):>12} {case.unit}")
-    return samples
-
-
-def summary(case: Case, samples: dict[str, list[Sample]]) -> dict[str, Any]:
-    medians = {
-        name: statistics.median(sample.value for sample in of_place)
-        for name, of_place in samples.items()
-    }
-    return {
-        "case": case.name,
-        "unit": case.unit,
-        "median": medians,
-        "samples": {name: [asdict(one) for one in of_place] for name, of_place in samples.items()},
-        "ratio_to_bare": {name: value / medians[BARE] for name, value in medians.items()},
-    }
-
-
-def spent_rows(results: list[dict[str, Any]], names: list[str]) -> list[list[str]]:
-    """For each case and place: bytes programmed, energy and erases, by operation where
-    the case counts operations."""
-    rows = []
-    for result in results:
-        for name in names:
-            of_place = [one for one in result["samples"].get(name, []) if one["spent"]]
-            if not of_place:
-                continue
-            operations = sum(one["operations"] for one in of_place)
-            per, unit = (operations, "") if operations else (len(of_place), " a run")
-            total = {
-                key: sum(one["spent"][key] for one in of_place)
-                for key in ("programmed_bytes", "host_bytes", "energy_mj", "erases")
-            }
-            rows.append([
-                result["case"],
-                name,
-                human_bytes(total["host_bytes"] / per) + unit,
-                human_bytes(total["programmed_bytes"] / per) + unit,
-                f"{total['energy_mj'] / per:.3g} mJ{unit}",
-                str(total["erases"]),
-            ])  # fmt: skip
-    return rows
 
 
 def engine_write(rounds: int) -> dict[str, Any] | None:
@@ -266,12 +173,12 @@ def main() -> int:
             flash = modelled_device(cleanup, scratch, options.flash, options.scale)
         disk = flash.mountpoint if flash else measured_disk(cleanup, scratch, options.directory)
         about = machine.describe(disk)
-        where = places(cleanup, disk, with_references=flash is None)
+        where = places(cleanup, disk, flash)
         say(machine.one_line(about))
         results = []
         for case in chosen(scale, options.only):
             say(f"  {case.name}")
-            results.append(summary(case, run_case(case, where, rounds, flash)))
+            results.append(summary(case, run_case(case, where, rounds), BARE))
         document: dict[str, Any] = {"machine": about, "rounds": rounds, "results": results}
         wants = (lambda name: options.only == name or (options.only is None and flash is None))
         if wants("engine"):
@@ -284,8 +191,7 @@ def main() -> int:
         say("\n" + show(results, [place.name for place in where]))
         rows = spent_rows(results, [place.name for place in where])
         if rows:
-            header = ["until all is synced", "where", "sent to it", "programmed", "energy", "erases"]
-            say("\nwhat the device did, by operation:\n\n" + table(header, rows))
+            say("\nwhat the device did, by operation:\n\n" + table(SPENT_HEADER, rows))
     if document.get("engine_write"):
         say(f"\none engine write without FUSE: {json.dumps(document['engine_write'])}")
     if document.get("tree"):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lib.process import Failed, built_binary, is_root
 
@@ -29,6 +31,8 @@ class Case:
     cold: bool = False
     # A number derived from `bytes` and `seconds`.
     bandwidth: bool = False
+    # A program in place of a workload: its number is how often a second it could run.
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,33 +83,57 @@ def cases(scale: Scale) -> list[Case]:
 FLASH = Scale(seconds=3, mebibytes=32, files=500, walk_files=5_000, tree_files=0, rounds=3)
 
 
-def prepare(case: Case, directory: Path, env: dict[str, str]) -> bool:
+def prepare(
+    case: Case, directory: Path, env: dict[str, str], prefix: tuple[str, ...] = ()
+) -> bool:
     """Makes what the case works on; False if the case cannot run here."""
     if case.cold and not is_root():
         return False
     if case.before:
-        workload(case.before, directory, env)
+        workload(case.before, directory, env, prefix)
     return True
 
 
-def measure(case: Case, directory: Path, env: dict[str, str]) -> tuple[float, float]:
+def measure(
+    case: Case, directory: Path, env: dict[str, str], prefix: tuple[str, ...] = ()
+) -> tuple[float, float]:
     """Runs the case once in a directory prepared for it: its number, and how many
     operations that were (0 if it does not count any)."""
     if case.cold:
         subprocess.run(["sync"], check=True)
         Path("/proc/sys/vm/drop_caches").write_text("3")
-    measured = workload(case.arguments, directory, env)
+    if case.command:
+        directory.mkdir(exist_ok=True)
+        start = time.monotonic()
+        program([*prefix, *case.command], directory, env)
+        return 1 / (time.monotonic() - start), 1
+    measured = workload(case.arguments, directory, env, prefix)
     operations = float(measured.get("operations", 0))
     if case.bandwidth:
         return float(measured["bytes"]) / float(measured["seconds"]) / 1e6, operations
     return float(measured[case.field]), operations
 
 
-def workload(arguments: tuple[str, ...], directory: Path, env: dict[str, str]) -> dict[str, float]:
+def workload(
+    arguments: tuple[str, ...],
+    directory: Path,
+    env: dict[str, str],
+    prefix: tuple[str, ...] = (),
+) -> dict[str, float]:
     command = [built_binary("mobifs-lab"), "workload", "--dir", directory, *arguments]
+    return json.loads(program([*prefix, *command], None, env))
+
+
+def program(words: list[Any], directory: Path | None, env: dict[str, str]) -> str:
+    """Runs it in a directory; what it has printed."""
     done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, **env}, stdin=subprocess.DEVNULL
+        words,
+        capture_output=True,
+        text=True,
+        cwd=directory,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
     )
     if done.returncode != 0:
-        raise Failed(f"{' '.join(arguments)} in {directory}: {done.stderr.strip()}")
-    return json.loads(done.stdout)
+        raise Failed(f"{' '.join(map(str, words))}: {done.stderr.strip()}")
+    return done.stdout

@@ -51,8 +51,9 @@ class LoopImage:
         mebibytes: int,
         *,
         allocated: bool = False,
+        options: str = "defaults",
     ) -> None:
-        """With `allocated`, the image file has all its blocks: a bench then measures the
+        """`options`: how it is mounted. With `allocated`, the image file has all its blocks: a bench then measures the
         filesystem in the image and not how the one below allocates."""
         self.image = directory / f"{filesystem}-{len(list(directory.glob('*.img')))}.img"
         self.mountpoint = self.image.with_suffix("")
@@ -71,7 +72,7 @@ class LoopImage:
         run(make, *quiet, self.image)
         self.device = Path(run("losetup", "--find", "--show", "--direct-io=on", self.image).strip())
         cleanup.callback(run, "losetup", "--detach", self.device)
-        run("mount", self.device, self.mountpoint)
+        run("mount", "-o", options, self.device, self.mountpoint)
         cleanup.callback(unmount, self.mountpoint)
 
     def bytes_written(self) -> int:

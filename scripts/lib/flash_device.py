@@ -40,8 +40,16 @@ class FlashDevice:
     """`mobifs flash serve` behind a loop device, formatted and mounted (root only)."""
 
     def __init__(
-        self, cleanup: Cleanup, directory: Path, preset: str, mebibytes: int, scale: float
+        self,
+        cleanup: Cleanup,
+        directory: Path,
+        preset: str,
+        mebibytes: int,
+        scale: float,
+        *,
+        options: str = "defaults",
     ) -> None:
+        """`options`: how the ext4 is mounted."""
         self.binary = built_binary("mobifs")
         self.image = directory / "flash.img"
         self.mountpoint = directory / "flash"
@@ -65,7 +73,7 @@ class FlashDevice:
             raise Failed("mkfs.ext4 is not installed; run `make setup`")
         # Nothing is left for the kernel to initialise while we measure.
         run(make, "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", self.device)
-        run("mount", self.device, self.mountpoint)
+        run("mount", "-o", options, self.device, self.mountpoint)
         cleanup.callback(unmount, self.mountpoint)
 
     def cut(self, seed: int) -> None:
