@@ -25,12 +25,20 @@ pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
         app: arguments.app.clone().into(),
         settings: Box::new(settings),
     };
-    match ask(&arguments.mountpoint, &request)?.1 {
+    let (client, reply) = ask(&arguments.mountpoint, &request)?;
+    match reply {
         Reply::Done => {
-            eprintln!(
-                "mobifs: in force until this mount ends or `mobifs reload`; to keep it, write it into \
-                 the configuration file"
-            );
+            let until = "until this mount ends or `mobifs reload`; to keep it, write it into the \
+                         configuration file";
+            if client.mount().is_fuse() {
+                eprintln!("mobifs: in force {until}");
+            } else {
+                eprintln!(
+                    "mobifs: in force {until}. A steered filesystem is committed as a whole: the \
+                     limits of the strictest app of the configuration hold, which `mobifs status` \
+                     shows"
+                );
+            }
             Ok(())
         }
         other => Err(unexpected(&other)),

@@ -138,8 +138,10 @@ impl Looked<'_> {
         if !is_permitted() {
             obstacles.push(Obstacle::NotPermitted { path: self.path() });
         }
+        // While a daemon steers it, what there is now is not what it restores.
+        let is_steered = registration(self.mount).is_some();
         let before = filesystem.settings(self.mount.id)?;
-        if let Some(before) = before {
+        if let Some(before) = before.filter(|_| !is_steered) {
             let wanted = filesystem.wanted(age_max_ms / 1000);
             let changes = wanted.changes(&before);
             let shown: Vec<_> = changes.iter().map(ToString::to_string).collect();

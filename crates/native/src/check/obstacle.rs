@@ -13,10 +13,10 @@ pub enum Obstacle {
         /// Why not.
         reason: String,
     },
-    /// A directory in a filesystem.
+    /// A place in a filesystem.
     #[error(
-        "{path} is a directory in the filesystem that is mounted at {mountpoint}, and a filesystem \
-         is steered as a whole: name {mountpoint}",
+        "{path} lies in the filesystem that is mounted at {mountpoint}, and a filesystem is steered \
+         as a whole: name {mountpoint}",
         path = path.display(), mountpoint = mountpoint.display()
     )]
     NotMountpoint {

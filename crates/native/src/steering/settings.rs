@@ -72,15 +72,16 @@ impl Steering {
     pub fn reload(&self, other: Option<&Path>) -> Result<(), SettingsError> {
         let text = ConfigText::load(other.or(self.config_file.as_deref()))?;
         let config = text.config;
-        if !self.state().rules.changes().is_empty() {
-            tracing::warn!("the configuration replaces what was set at run time");
-        }
+        let replaces = !self.state().rules.changes().is_empty();
         let allowed = std::mem::replace(&mut self.state().allow_durable, config.allow_durable);
         if let Err(error) = self.put_in_force(config.rules) {
             self.state().allow_durable = allowed;
             return Err(error);
         }
         self.state().pacing.set_rules(config.pacing);
+        if replaces {
+            tracing::warn!("the configuration has replaced what was set at run time");
+        }
         tracing::info!("configuration reloaded");
         self.wake();
         Ok(())

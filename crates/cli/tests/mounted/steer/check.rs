@@ -137,7 +137,7 @@ fn what_is_no_whole_filesystem_is_refused() {
     fails(
         &mobifs(&["steer"], &inside),
         1,
-        &["a directory in the filesystem", &shown],
+        &["lies in the filesystem", &shown],
     );
     let bind = disk.fixture.directory("bind");
     disk.fixture
@@ -160,6 +160,9 @@ fn what_is_no_whole_filesystem_is_refused() {
         3,
         &["steered already, by process"],
     );
+    // What there is now is not what it restores.
+    let (_, said) = check(&disk.at);
+    assert!(!said.contains("restores"), "{said}");
     disk.stop();
 }
 
