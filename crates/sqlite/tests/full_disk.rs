@@ -5,12 +5,13 @@
 
 mod common;
 
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::time::Duration;
 
 use common::{
-    SAFE_MODES, check, count, hot_error, insert, is_ordinary, make_table, on_a_small_disk, opened,
-    plain, set_mode, text,
+    SAFE_MODES, check, child, count, hot_error, insert, is_ordinary, make_table, on_a_small_disk,
+    opened, plain, purpose, set_mode, text,
 };
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode};
@@ -100,6 +101,84 @@ fn a_database_on_a_full_disk_is_opened() {
         connection.close().unwrap();
         is_ordinary(path, 11);
     });
+}
+
+/// Not a test: the program that is killed. It commits as long as there is room, and is in the middle
+/// of a transaction when it says so. The purpose: the mode, rows that are there before, parameters.
+#[test]
+fn writes_until_it_is_killed() {
+    let Some((purpose, path)) = purpose() else {
+        return;
+    };
+    let mut words = purpose.split(' ');
+    let (mode, parameters) = (words.next().unwrap(), words.next().unwrap());
+    let connection = opened(&path, parameters);
+    set_mode(&connection, mode);
+    let before = count(&connection);
+    let mut more = 0;
+    while more < 20 && connection.execute_batch(SMALL_ROW).is_ok() {
+        more += 1;
+    }
+    let half = format!("BEGIN; UPDATE t SET b = 'half'; {SMALL_ROW}");
+    let _full = connection.execute_batch(&half);
+    println!("\nrows {}", before + more);
+    loop {
+        std::thread::park();
+    }
+}
+
+const SMALL_ROW: &str = "INSERT INTO t(b) SELECT hex(randomblob(200))";
+
+/// Starts that program, lets it come to its end, and kills it. How many rows it has committed.
+fn rows_of_a_killed_program(path: &Path, mode: &str, parameters: &str) -> i64 {
+    let purpose = format!("{mode} {parameters}");
+    let mut program = child("writes_until_it_is_killed", &purpose, path)
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(program.stdout.take().unwrap()).lines();
+    let rows = lines.map_while(Result::ok).find_map(|line| {
+        let rows = line.strip_prefix("rows ")?;
+        rows.parse().ok()
+    });
+    program.kill().unwrap();
+    program.wait().unwrap();
+    rows.unwrap()
+}
+
+/// A program was killed, and then other programs took all room: what it had committed could not even
+/// be read before there was room again.
+#[test]
+fn what_a_killed_program_committed_is_read_on_a_full_disk() {
+    for mode in SAFE_MODES {
+        for class in ["relaxed", "durable"] {
+            on_a_small_disk(|path, disk| {
+                let name = format!("{mode}, {class}");
+                let parameters = format!("&class={class}&journal_bytes=1MiB&age_max_ms=600000");
+                let setup = opened(path, &parameters);
+                make_table(&setup);
+                insert(&setup, 50);
+                setup.close().unwrap();
+                let rows = rows_of_a_killed_program(path, mode, &parameters);
+                assert!(rows >= 50, "{name}");
+                disk.fill();
+                // Also of one that opened it when the disk was full.
+                let rows_now = rows_of_a_killed_program(path, mode, &parameters);
+                assert!(rows_now >= rows, "{name}: {rows_now} of {rows}");
+                let connection = opened(path, &parameters);
+                check(&connection);
+                assert_eq!(count(&connection), rows_now, "{name}");
+                let halves = "SELECT count(*) || '' FROM t WHERE b = 'half'";
+                assert_eq!(text(&connection, halves), "0", "{name}");
+                drop(connection);
+                disk.clear();
+                let connection = opened(path, &parameters);
+                assert_eq!(count(&connection), rows_now, "{name}");
+                insert(&connection, 1);
+                connection.close().unwrap();
+                is_ordinary(path, rows_now + 1);
+            });
+        }
+    }
 }
 
 /// What a power cut leaves of a database right now, as nothing is going on: a copy of its file, of

@@ -123,22 +123,25 @@ impl Database {
         opener.require_owner(beginning)?;
         opener.check_companions()?;
         let arena = ArenaFile::new(&request.options.arena, lower.identity())?;
+        let mut salvaged = None;
         if beginning.is_in_use() {
-            arena
-                .as_ref()
-                .map_or(Ok(()), |arena| opener.salvage(&lower, arena))?;
+            if let Some(arena) = &arena {
+                salvaged = opener.salvage(&lower, arena)?;
+            }
         } else {
             opener.set_aside_foreign_files()?;
         }
         if beginning == Beginning::Empty {
             lower.clear()?;
         }
-        let alive = opener.start(&lower, arena.as_ref());
-        let (opened, volume) = alive.inspect_err(|_| {
-            if let Some(arena) = &arena {
-                arena.remove();
-            }
-        })?;
+        let start = || {
+            opener.start(&lower, arena.as_ref()).inspect_err(|_| {
+                if let Some(arena) = &arena {
+                    arena.remove();
+                }
+            })
+        };
+        let (opened, volume) = salvaged.map_or_else(start, Ok)?;
         let identity = lower.identity();
         let mut database = Self::over(path, request.options.clone(), volume, Box::new(lower))?;
         database.identity = Some(identity);

@@ -22,6 +22,9 @@ use crate::database::header::Beginning;
 use crate::database::lower_file::LowerFile;
 use crate::failure::Failure;
 
+/// A store that is open, and the volume over it.
+pub(crate) type Running = (OpenedStore, Arc<Volume>);
+
 /// Opens the store of one database.
 pub(crate) struct Opener<'a> {
     path: &'a Path,
@@ -286,7 +289,7 @@ impl<'a> Opener<'a> {
         &self,
         lower: &LowerFile,
         arena: Option<&ArenaFile>,
-    ) -> Result<(OpenedStore, Arc<Volume>), Failure> {
+    ) -> Result<Running, Failure> {
         let arena = arena.and_then(|file| self.make_arena(file));
         let opened = OpenedStore::open(&self.directory, &self.open_options(lower, arena.as_ref()))
             .map_err(|error| Failure::of_store(self.path, error))?;
@@ -307,8 +310,14 @@ impl<'a> Opener<'a> {
         made.ok()
     }
 
-    /// Commits what the arena of a killed process holds, and applies it.
-    pub(crate) fn salvage(&self, lower: &LowerFile, file: &ArenaFile) -> Result<(), Failure> {
+    /// Commits what the arena of a killed process holds, and applies it. Where there is no room for
+    /// that the database goes on as the killed process left it, in the same arena: what is there can
+    /// be read, and is committed when there is room.
+    pub(crate) fn salvage(
+        &self,
+        lower: &LowerFile,
+        file: &ArenaFile,
+    ) -> Result<Option<Running>, Failure> {
         let lost = |reason: &dyn std::fmt::Display| {
             (self.warn)(&format!(
                 "{}: a process was killed, and what it had not committed cannot be recovered: \
@@ -317,20 +326,20 @@ impl<'a> Opener<'a> {
             ));
         };
         let arena = match file.find()? {
-            Found::Nothing => return Ok(()),
+            Found::Nothing => return Ok(None),
             Found::Unusable(reason) => {
                 lost(&reason);
-                return Ok(());
+                return Ok(None);
             }
             Found::Arena(arena) => arena,
         };
         match Resumption::of(&arena) {
             Ok(_) => {}
             // It was killed before there was anything to lose.
-            Err(ArenaError::Empty) => return Ok(()),
+            Err(ArenaError::Empty) => return Ok(None),
             Err(error) => {
                 lost(&error);
-                return Ok(());
+                return Ok(None);
             }
         }
         let options = self.open_options(lower, None);
@@ -338,22 +347,30 @@ impl<'a> Opener<'a> {
         let opened = match OpenedStore::resume(&self.directory, &options, &arena, None) {
             // The killed process had another file, which was deleted; this one got its inode
             // number.
-            Err(StoreError::Copied) => return Ok(()),
+            Err(StoreError::Copied) => return Ok(None),
             opened => opened.map_err(of_store)?,
         };
-        let options = VolumeOptions {
-            background: false,
-            ..self.volume_options(Some(arena))
-        };
+        let options = self.volume_options(Some(arena));
         let volume = match opened.resumption() {
             Some(resumption) => Volume::resume(opened.store(), options, resumption)?,
             None => Volume::start(opened.store(), options)?,
         };
+        match volume.sync_path(None, true) {
+            Err(error) if error.is_full() => {
+                (self.warn)(&format!(
+                    "{}: the disk is full, so what a killed process had not committed stays in memory \
+                     until there is room: {error}",
+                    self.path.display()
+                ));
+                return Ok(Some((opened, volume)));
+            }
+            committed => committed?,
+        }
         volume.shutdown()?;
         drop(volume);
         opened.close().map_err(of_store)?;
         file.remove();
-        Ok(())
+        Ok(None)
     }
 }
 
