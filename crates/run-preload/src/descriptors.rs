@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use mobifs_steered::MappedFiles;
 use rustix::io::Errno;
 
+use crate::mappings::may_store;
 use crate::next::{self, Next};
 use crate::state::{SavedErrno, decisions, fail, uninterrupted};
 
@@ -23,6 +24,9 @@ pub(crate) fn borrowed(number: c_int) -> Option<BorrowedFd<'static>> {
 /// What a call for durability answers at once, if it does.
 fn answer(number: c_int) -> Option<c_int> {
     let saved = SavedErrno::new();
+    if may_store() {
+        return None;
+    }
     let answer = decisions().answer(borrowed(number)?, MOUNT_TABLE)?;
     drop(saved);
     Some(answer.map_or_else(fail, |()| 0))
@@ -31,7 +35,7 @@ fn answer(number: c_int) -> Option<c_int> {
 /// Whether what is written to a descriptor need not be durable at once.
 pub(crate) fn is_relaxed(number: c_int) -> bool {
     let _saved = SavedErrno::new();
-    borrowed(number).is_some_and(|file| decisions().is_relaxed(file, MOUNT_TABLE))
+    !may_store() && borrowed(number).is_some_and(|file| decisions().is_relaxed(file, MOUNT_TABLE))
 }
 
 fn sync_descriptor(number: c_int, next: &Next) -> c_int {

@@ -10,5 +10,6 @@
 //! What does not come by here, as static programs and direct system calls, the supervisor sees.
 
 pub mod descriptors;
+pub mod mappings;
 mod next;
 mod state;

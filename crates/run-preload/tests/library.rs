@@ -4,9 +4,11 @@
 use std::process::Command;
 
 /// What it stands before; more would be called by mistake, less would be missed.
-const FUNCTIONS: [&str; 8] = [
+const FUNCTIONS: [&str; 10] = [
     "fdatasync",
     "fsync",
+    "mmap",
+    "mmap64",
     "msync",
     "pwritev2",
     "pwritev64v2",

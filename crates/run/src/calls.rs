@@ -27,6 +27,10 @@ pub(crate) enum Kind {
     Write,
     /// `io_uring_setup`, whose rings make calls that no filter sees.
     Rings,
+    /// `mmap(address, bytes, protection, flags, fd, offset)`, of memory that is shared.
+    Map,
+    /// `mmap(arguments)`, which only the process can read.
+    OldMap,
     /// `landlock_restrict_self`: the process will be allowed less than the supervisor.
     Restrict,
 }
@@ -92,6 +96,8 @@ const RINGS: Rule = rule(425, Kind::Rings);
 const OPEN_HOW: Rule = rule(437, Kind::OpenHow);
 const RESTRICT: Rule = rule(446, Kind::Restrict);
 const MS_SYNC: u32 = libc::MS_SYNC as u32;
+/// The bit that `MAP_SHARED_VALIDATE` has as well.
+const SHARED: u32 = libc::MAP_SHARED as u32;
 
 #[cfg(any(
     target_arch = "x86_64",
@@ -115,6 +121,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
             rule(libc::SYS_fsync, Kind::Descriptor),
             rule(libc::SYS_fdatasync, Kind::Descriptor),
             with_bits(libc::SYS_msync, Kind::Memory, 2, MS_SYNC),
+            with_bits(libc::SYS_mmap, Kind::Map, 3, SHARED),
             RANGE,
             rule(libc::SYS_syncfs, Kind::Descriptor),
             rule(libc::SYS_sync, Kind::Everything),
@@ -125,6 +132,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
             rule(X32 | libc::SYS_fsync, Kind::Descriptor),
             rule(X32 | libc::SYS_fdatasync, Kind::Descriptor),
             with_bits(X32 | libc::SYS_msync, Kind::Memory, 2, MS_SYNC),
+            with_bits(X32 | libc::SYS_mmap, Kind::Map, 3, SHARED),
             rule(X32 | libc::SYS_syncfs, Kind::Descriptor),
             rule(X32 | libc::SYS_sync, Kind::Everything),
             rule(X32 | 425, Kind::Rings),
@@ -137,6 +145,8 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
             rule(118, Kind::Descriptor),
             rule(148, Kind::Descriptor),
             with_bits(144, Kind::Memory, 2, MS_SYNC),
+            with_bits(192, Kind::Map, 3, SHARED),
+            rule(90, Kind::OldMap),
             rule(344, Kind::Descriptor),
             rule(36, Kind::Everything),
             RINGS,
@@ -154,6 +164,7 @@ const ARM: Architecture = Architecture {
         rule(118, Kind::Descriptor),
         rule(148, Kind::Descriptor),
         with_bits(144, Kind::Memory, 2, MS_SYNC),
+        with_bits(192, Kind::Map, 3, SHARED),
         rule(373, Kind::Descriptor),
         rule(36, Kind::Everything),
         RINGS,
@@ -173,6 +184,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[Architecture {
         ARM.rules[2],
         ARM.rules[3],
         ARM.rules[4],
+        ARM.rules[5],
         RINGS,
         OPEN_HOW,
         RESTRICT,
@@ -193,6 +205,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
             rule(libc::SYS_fsync, Kind::Descriptor),
             rule(libc::SYS_fdatasync, Kind::Descriptor),
             with_bits(libc::SYS_msync, Kind::Memory, 2, MS_SYNC),
+            with_bits(libc::SYS_mmap, Kind::Map, 3, SHARED),
             RANGE,
             rule(libc::SYS_syncfs, Kind::Descriptor),
             rule(libc::SYS_sync, Kind::Everything),

@@ -1,13 +1,17 @@
 //! The process that answers.
 
+use std::ffi::OsString;
 use std::ops::Range;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mobifs_steered::{Decisions, MappedFiles};
+use mobifs_steered::{Decisions, MappedFiles, is_order_kept};
+use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::calls::{Kind, kind_of};
 use crate::everything::sync_others;
@@ -33,6 +37,9 @@ struct Shared {
     /// A process has restricted itself in ways that the supervisor cannot see.
     is_restricted: AtomicBool,
     jobs: AtomicUsize,
+    /// A process has mapped a file that it can write: from then on, who makes a call for durability is
+    /// asked what it has mapped.
+    has_mapped: AtomicBool,
 }
 
 /// Answers calls until no process is left that could make one.
@@ -43,6 +50,7 @@ pub(crate) fn serve(listener: Listener, decisions: Decisions, calls_are_kept: bo
         calls_are_kept,
         is_restricted: AtomicBool::new(false),
         jobs: AtomicUsize::new(0),
+        has_mapped: AtomicBool::new(false),
     });
     let mut threads = Threads::default();
     let mut failures = 0;
@@ -91,6 +99,14 @@ impl Shared {
             Kind::Open | Kind::OpenAt | Kind::OpenHow | Kind::Write | Kind::Rings => {
                 Answer::Continue
             }
+            Kind::Map => {
+                self.look_at_mapping(call, threads);
+                Answer::Continue
+            }
+            Kind::OldMap => {
+                self.has_mapped.store(true, Ordering::Release);
+                Answer::Continue
+            }
             Kind::Restrict => {
                 self.is_restricted.store(true, Ordering::Release);
                 Answer::Continue
@@ -98,7 +114,39 @@ impl Shared {
         })
     }
 
+    /// Before it is there: another thread may store into it at once. Protection is not looked at: it
+    /// can change later.
+    fn look_at_mapping(&self, call: &Received, threads: &mut Threads) {
+        if self.has_mapped.load(Ordering::Acquire) {
+            return;
+        }
+        let number = call.arguments[4] as RawFd;
+        let may_change = match threads.descriptor(call.thread, number) {
+            // Memory without a file, or a mistake of the program.
+            None => false,
+            Some(Found::Same(file)) => {
+                let access = fcntl_getfl(&file).map(|flags| flags & OFlags::RWMODE);
+                access != Ok(OFlags::RDONLY) && is_order_kept(name_of(&file).as_bytes())
+            }
+            Some(Found::Seen(file)) => is_order_kept(name_of(&file).as_bytes()),
+        };
+        if may_change {
+            self.has_mapped.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether the process can change files of steered filesystems by storing into memory.
+    fn may_store(&self, thread: u32) -> bool {
+        self.has_mapped.load(Ordering::Acquire)
+            && self
+                .decisions
+                .may_store(MappedFiles::at(format!("/proc/{thread}/maps")))
+    }
+
     fn of_descriptor(&self, call: &Received, threads: &mut Threads) -> Answer {
+        if self.may_store(call.thread) {
+            return Answer::Continue;
+        }
         let number = call.arguments[0] as RawFd;
         let Some(found) = threads.descriptor(call.thread, number) else {
             // The kernel says what is wrong with it.
@@ -150,6 +198,9 @@ impl Shared {
     }
 
     fn answer_slowly(&self, call: &Received, kind: Kind) -> Option<Answer> {
+        if self.may_store(call.thread) {
+            return None;
+        }
         let is_waiting = || self.listener.is_waiting(call);
         match kind {
             Kind::Everything => {
@@ -159,6 +210,12 @@ impl Shared {
             kind => open_relaxed(call, kind, &self.decisions, &is_waiting),
         }
     }
+}
+
+/// Where the file is, as the kernel names it.
+fn name_of(file: &OwnedFd) -> OsString {
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    std::fs::read_link(link).map_or_else(|_| OsString::new(), PathBuf::into_os_string)
 }
 
 /// The pages of a range, if it starts at a page.

@@ -106,19 +106,27 @@ impl Decisions {
         })
     }
 
-    /// Whether `msync` may return at once: whether all files that are mapped in the range are on
-    /// steered filesystems.
+    /// Whether `msync` may return at once: only where every filesystem counts as steered, and files are
+    /// mapped in the whole range.
+    ///
+    /// On a steered ext4 it may not. When the kernel commits a transaction, it protects the pages of
+    /// mappings one after the other: a store into one that is protected already belongs to the next
+    /// transaction, and a later store into one that is not yet protected to this one.
     pub fn are_relaxed(&self, mapped: &MappedFiles, range: &Range<u64>) -> bool {
+        self.is_unsafe && mapped.are_all(range, |_| true)
+    }
+
+    /// Whether the process can store into files of steered filesystems, so that none of its calls for
+    /// durability may return at once: what it stores afterwards could be committed before what it
+    /// wrote ([`Self::are_relaxed`] says why). What cannot be found out counts as yes.
+    pub fn may_store(&self, mapped: Result<MappedFiles, Errno>) -> bool {
+        if self.is_unsafe {
+            return false;
+        }
         // Mappings have no mount, and a device may be of another filesystem by now: nothing is
-        // remembered but for this call.
-        let mut last = None;
-        mapped.are_all(range, |device| {
-            if last != Some(device) && !self.is_in_force(device) {
-                return false;
-            }
-            last = Some(device);
-            true
-        })
+        // remembered.
+        let found = mapped.and_then(|mapped| mapped.may_store(|device| self.is_in_force(device)));
+        found.unwrap_or(true)
     }
 
     /// Whether a filesystem is steered now.

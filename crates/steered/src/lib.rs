@@ -39,7 +39,7 @@ mod superblock;
 
 pub use decisions::{Decisions, PROBE_BYTES, PROBE_FLAGS, PROBE_OFFSET, pending_error};
 pub use directory::{Directory, ENVIRONMENT, STANDARD_DIRECTORY, Steered};
-pub use mappings::MappedFiles;
+pub use mappings::{MappedFiles, is_order_kept};
 pub use record::{RECORD_BYTES, Record};
 pub use registration::{PublishError, Registration, VALID_S};
 pub use superblock::{Device, Look};

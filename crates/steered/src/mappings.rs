@@ -1,4 +1,4 @@
-//! Which filesystems' files are mapped in a range of memory, for `msync`.
+//! Which files a process has mapped: in a range of memory (`msync`), and so that it changes them.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -11,19 +11,32 @@ use rustix::path::Arg;
 use crate::ofd_lock::last_error;
 use crate::superblock::Device;
 
+/// The index that SQLite has of its write-ahead log ends with this. SQLite makes it anew after a crash,
+/// whatever is in it, so its order with the log does not matter.
+const REBUILT: &[u8; 4] = b"-shm";
+/// Longer names than this are taken for files whose order matters.
+const NAME_BYTES_MAX: usize = 4096;
+
+/// Whether stores into a mapping of a file with this name have to keep their order with other
+/// changes.
+pub fn is_order_kept(name: &[u8]) -> bool {
+    !name.ends_with(REBUILT)
+}
+
 /// What a process has mapped: its file `maps` in `/proc`.
 #[derive(Debug)]
 pub struct MappedFiles {
     maps: OwnedFd,
 }
 
-/// A mapping, as far as `msync` cares.
+/// A mapping, as far as it matters here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Mapping {
     start: u64,
     end: u64,
     /// Changes reach a file.
     is_shared: bool,
+    is_writable: bool,
     device: Option<Device>,
 }
 
@@ -58,6 +71,66 @@ impl MappedFiles {
         }
     }
 
+    /// Whether the process can change files on filesystems that satisfy `is_wanted` by storing into its
+    /// memory, those aside whose order does not matter ([`is_order_kept`]).
+    ///
+    /// # Errors
+    /// What is mapped cannot be read.
+    pub fn may_store(&self, mut is_wanted: impl FnMut(Device) -> bool) -> Result<bool, Errno> {
+        match self.query_stores(&mut is_wanted) {
+            Err(Errno::NOTTY | Errno::INVAL) => self.read_stores(&mut is_wanted),
+            result => result,
+        }
+    }
+
+    fn query_stores(&self, is_wanted: &mut dyn FnMut(Device) -> bool) -> Result<bool, Errno> {
+        let mut next = 0;
+        let mut name = [0; NAME_BYTES_MAX];
+        loop {
+            let (mapping, name) = match query(&self.maps, next, STORES, &mut name) {
+                Ok(found) => found,
+                // None is left.
+                Err(Errno::NOENT) => return Ok(false),
+                Err(Errno::NAMETOOLONG) => return Ok(true),
+                Err(error) => return Err(error),
+            };
+            if mapping.device.is_some_and(&mut *is_wanted) && is_order_kept(name) {
+                return Ok(true);
+            }
+            next = mapping.end;
+        }
+    }
+
+    fn read_stores(&self, is_wanted: &mut dyn FnMut(Device) -> bool) -> Result<bool, Errno> {
+        rustix::fs::seek(&self.maps, rustix::fs::SeekFrom::Start(0))?;
+        let mut line = MapsLine::default();
+        // What was found in the line, until its end tells the name.
+        let mut found = None;
+        let mut buffer = [0; 1024];
+        loop {
+            let count = read(&self.maps, &mut buffer)?;
+            if count == 0 {
+                return Ok(false);
+            }
+            for &byte in buffer.iter().take(count) {
+                let last = line.last;
+                found = line.take(byte).or(found);
+                if byte != b'\n' {
+                    continue;
+                }
+                let stores = found.take().filter(|mapping: &Mapping| {
+                    mapping.is_shared && mapping.is_writable && is_order_kept(&last)
+                });
+                if stores
+                    .and_then(|mapping| mapping.device)
+                    .is_some_and(&mut *is_wanted)
+                {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
     /// Asks for one mapping after the other (Linux 6.11).
     fn query(
         &self,
@@ -65,7 +138,7 @@ impl MappedFiles {
         is_wanted: &mut dyn FnMut(Device) -> bool,
     ) -> Result<(), Errno> {
         while covered.next < covered.end {
-            let mapping = query(&self.maps, covered.next)?;
+            let (mapping, _) = query(&self.maps, covered.next, 0, &mut [])?;
             covered.take(mapping, is_wanted)?;
         }
         Ok(())
@@ -158,18 +231,35 @@ struct Query {
 }
 
 const PROCMAP_QUERY: rustix::ioctl::Opcode = rustix::ioctl::opcode::read_write::<Query>(b'f', 17);
-const COVERING_OR_NEXT: u64 = 0x10;
+const IS_WRITABLE: u64 = 0x02;
 const IS_SHARED: u64 = 0x08;
+const COVERING_OR_NEXT: u64 = 0x10;
+const HAS_FILE: u64 = 0x20;
+/// Mappings by which files are changed.
+const STORES: u64 = IS_WRITABLE | IS_SHARED | HAS_FILE;
 
-fn query(maps: impl AsFd, address: u64) -> Result<Mapping, Errno> {
+/// The mapping at an address, or the next one, that has these properties; and its name, for which
+/// there is this room, if it has one and was asked for.
+fn query(
+    maps: impl AsFd,
+    address: u64,
+    properties: u64,
+    name: &mut [u8],
+) -> Result<(Mapping, &[u8]), Errno> {
     let mut query = Query {
         size: size_of::<Query>() as u64,
-        flags: COVERING_OR_NEXT,
+        flags: COVERING_OR_NEXT | properties,
         address,
+        name_size: name.len() as u32,
+        name_address: if name.is_empty() {
+            0
+        } else {
+            name.as_mut_ptr() as u64
+        },
         ..Query::default()
     };
-    // SAFETY: the kernel reads and writes the structure, which states its size, and nothing else, as
-    // it is not asked for names.
+    // SAFETY: the kernel reads and writes the structure, which states its size, and writes the name to
+    // where it is told, no more than there is room for.
     let answer =
         unsafe { libc::ioctl(maps.as_fd().as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
     if answer != 0 {
@@ -179,12 +269,16 @@ fn query(maps: impl AsFd, address: u64) -> Result<Mapping, Errno> {
         major: query.major,
         minor: query.minor,
     };
-    Ok(Mapping {
+    let mapping = Mapping {
         start: query.start,
         end: query.end,
         is_shared: query.properties & IS_SHARED != 0,
+        is_writable: query.properties & IS_WRITABLE != 0,
         device: (query.inode != 0).then_some(device),
-    })
+    };
+    // With its NUL.
+    let length = (query.name_size as usize).saturating_sub(1);
+    Ok((mapping, name.get(..length).unwrap_or_default()))
 }
 
 /// A line of the table: `START-END PERM OFFSET MAJOR:MINOR INODE …`, numbers but for the last in
@@ -195,7 +289,10 @@ struct MapsLine {
     /// Start, end, (permissions), offset, major, minor, inode.
     numbers: [u64; 7],
     is_shared: bool,
+    is_writable: bool,
     is_done: bool,
+    /// The last bytes, which at the end are those of the name.
+    last: [u8; REBUILT.len()],
 }
 
 const PERMISSIONS: usize = 2;
@@ -204,6 +301,10 @@ const INODE: usize = 6;
 impl MapsLine {
     /// Takes the next byte of the table; the mapping when its fields are known.
     fn take(&mut self, byte: u8) -> Option<Mapping> {
+        self.last.rotate_left(1);
+        if let Some(last) = self.last.last_mut() {
+            *last = byte;
+        }
         match byte {
             b'\n' => {
                 let mapping = self.finish();
@@ -229,6 +330,7 @@ impl MapsLine {
     fn add(&mut self, byte: u8) {
         if self.field == PERMISSIONS {
             self.is_shared |= byte == b's';
+            self.is_writable |= byte == b'w';
             return;
         }
         let base = if self.field == INODE { 10 } else { 16 };
@@ -254,6 +356,7 @@ impl MapsLine {
             start,
             end,
             is_shared: self.is_shared,
+            is_writable: self.is_writable,
             device: (inode != 0).then_some(device),
         })
     }
@@ -296,6 +399,71 @@ mod tests {
         assert!(!maps.are_all(&(page..page + 4096), |_| true));
         // SAFETY: the mapping above, which nothing uses any more.
         unsafe { munmap(start, 1 << 14) }.unwrap();
+    }
+
+    /// What has this name and is mapped so: whether stores into it have to keep their order.
+    fn stores(name: &str, protection: ProtFlags, flags: MapFlags) -> bool {
+        let base = tempfile::tempdir().unwrap();
+        let file = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(base.path().join(name))
+            .unwrap();
+        file.set_len(1 << 14).unwrap();
+        // Other tests have mappings, too; a device of its own would need a mount. So it is known by
+        // how many there are.
+        let device = Device::of(&file).unwrap();
+        let found = || {
+            let maps = MappedFiles::own().unwrap();
+            let mut places = [0, 0];
+            let mut count = |at: usize| {
+                places[at] += 1;
+                false
+            };
+            let queried = maps.query_stores(&mut |found| found == device && count(0));
+            assert!(matches!(queried, Ok(false) | Err(Errno::NOTTY)));
+            assert_eq!(
+                maps.read_stores(&mut |found| found == device && count(1)),
+                Ok(false)
+            );
+            places
+        };
+        let _alone = ALONE.lock().unwrap();
+        let before = found();
+        // SAFETY: a new mapping of a file that stays as long as it is.
+        let start = unsafe { mmap(null_mut(), 1 << 14, protection, flags, &file, 0) }.unwrap();
+        let after = found();
+        // SAFETY: the mapping above, which nothing uses any more.
+        unsafe { munmap(start, 1 << 14) }.unwrap();
+        let more = [after[0] > before[0], after[1] > before[1]];
+        more[1] || more[0]
+    }
+
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    #[test]
+    fn only_what_changes_files_counts_as_storing() {
+        let (read, both) = (ProtFlags::READ, ProtFlags::READ | ProtFlags::WRITE);
+        assert!(stores("data.mdb", both, MapFlags::SHARED));
+        assert!(!stores("data.mdb", read, MapFlags::SHARED));
+        assert!(!stores("data.mdb", both, MapFlags::PRIVATE));
+    }
+
+    #[test]
+    fn the_index_of_a_log_of_sqlite_is_made_anew() {
+        assert!(!is_order_kept(b"/a/app.db-shm"));
+        assert!(is_order_kept(b"/a/app.db-shm (deleted)"));
+        assert!(is_order_kept(b"/a/app.db") && is_order_kept(b""));
+        let text = "7f00-7f01 rw-s 00000000 08:01 7                  /a/app.db-shm\n";
+        let mut line = MapsLine::default();
+        let before_end = text.bytes().fold([0; 4], |last, byte| {
+            let now = line.last;
+            line.take(byte);
+            if byte == b'\n' { now } else { last }
+        });
+        assert_eq!(&before_end, REBUILT);
     }
 
     #[test]

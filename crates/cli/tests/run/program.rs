@@ -122,22 +122,7 @@ fn do_step(name: &str, path: &Path, round: u32) -> Result<(), Error> {
             compat_fsync(file.as_raw_fd())
         }
         "broken" | "raw-broken" if round > 0 => Ok(()),
-        "broken" | "raw-broken" => {
-            let file = written(path, round)?;
-            for place in 1..13 {
-                file.write_all_at(&vec![1; 1 << 20], place << 20)?;
-            }
-            let beside = path.parent().unwrap().parent().unwrap();
-            File::create(beside.join("written"))?;
-            while !beside.join("committed").exists() {
-                std::thread::sleep(std::time::Duration::from_millis(5));
-            }
-            let name = name.replace("broken", "fsync");
-            let first = by_descriptor(&name, file.as_raw_fd());
-            let second = by_descriptor(&name, file.as_raw_fd());
-            println!("{MARK}{first:?} {second:?}");
-            Ok(())
-        }
+        "broken" | "raw-broken" => meet_error(name, path, round),
         "pipe" | "raw-pipe" => {
             let (read, _write) = std::io::pipe()?;
             by_descriptor(&name.replace("pipe", "fsync"), read.as_raw_fd())
@@ -150,7 +135,11 @@ fn do_step(name: &str, path: &Path, round: u32) -> Result<(), Error> {
         "long-path" => open_by_long_path(path),
         "storm" | "raw-storm" => sync_in_a_storm(name, path, round),
         "rwf" | "raw-rwf" => write_durably(name, path, round),
+        "hold-mapped" => hold_mapping(path, round),
         "msync" | "raw-msync" | "msync-hole" => sync_memory(name, path, round),
+        name if name.contains("mapped-") || name == "upgraded-fsync" || name == "forked-fsync" => {
+            sync_with_mapping(name, path, round)
+        }
         "aio" | "aio-write" => submit(name, path, round),
         // Timed below.
         name if name.starts_with("cost-") => written(path, round).map(drop),
@@ -162,6 +151,24 @@ fn do_step(name: &str, path: &Path, round: u32) -> Result<(), Error> {
         }
         other => panic!("no such step: {other}"),
     }
+}
+
+/// Writes, waits until what was written could not be committed, and calls twice.
+fn meet_error(name: &str, path: &Path, round: u32) -> Result<(), Error> {
+    let file = written(path, round)?;
+    for place in 1..13 {
+        file.write_all_at(&vec![1; 1 << 20], place << 20)?;
+    }
+    let beside = path.parent().unwrap().parent().unwrap();
+    File::create(beside.join("written"))?;
+    while !beside.join("committed").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let name = name.replace("broken", "fsync");
+    let first = by_descriptor(&name, file.as_raw_fd());
+    let second = by_descriptor(&name, file.as_raw_fd());
+    println!("{MARK}{first:?} {second:?}");
+    Ok(())
 }
 
 /// How long a call takes, the least of many rounds: other work on the machine only adds.
@@ -450,6 +457,67 @@ fn sync_memory(name: &str, path: &Path, round: u32) -> Result<(), Error> {
         libc::munmap(start, BYTES);
         result
     }
+}
+
+/// Makes a file durable while another one is mapped; "unmapped": after it was; "forked": in a child.
+fn sync_with_mapping(name: &str, path: &Path, round: u32) -> Result<(), Error> {
+    const BYTES: usize = 4096;
+    let file = written(path, round)?;
+    let (kind, call) = name.rsplit_once('-').unwrap();
+    let (raw, kind) = kind
+        .strip_prefix("raw-")
+        .map_or(("", kind), |kind| ("raw-", kind));
+    let mapped_name = if kind == "shm-mapped" {
+        "db-shm"
+    } else {
+        "mapped"
+    };
+    let mapped = written(&path.with_file_name(mapped_name), 0)?;
+    let protection = match kind {
+        "read-mapped" | "upgraded" => libc::PROT_READ,
+        _ => libc::PROT_READ | libc::PROT_WRITE,
+    };
+    let (shared, number) = (libc::MAP_SHARED, mapped.as_raw_fd());
+    // SAFETY: a mapping of a file that is as long, taken away at the end.
+    unsafe {
+        let start = if raw.is_empty() {
+            libc::mmap(null_mut(), BYTES, protection, shared, number, 0)
+        } else {
+            let none = null_mut::<libc::c_void>();
+            let call = libc::SYS_mmap;
+            let start = libc::syscall(call, none, BYTES, protection, shared, number, 0_i64);
+            std::ptr::with_exposed_provenance_mut(start as usize)
+        };
+        drop(mapped);
+        match kind {
+            "upgraded" => {
+                libc::mprotect(start, BYTES, libc::PROT_READ | libc::PROT_WRITE);
+            }
+            "unmapped" => {
+                libc::munmap(start, BYTES);
+            }
+            _ => {}
+        }
+        let result = match call {
+            "rwf" => write_durably(&format!("{raw}rwf"), path, round),
+            _ if kind == "forked" => by_descriptor("child-fsync", file.as_raw_fd()),
+            call => by_descriptor(&format!("{raw}{call}"), file.as_raw_fd()),
+        };
+        if kind != "unmapped" {
+            libc::munmap(start, BYTES);
+        }
+        result
+    }
+}
+
+/// Maps a file and leaves it so.
+fn hold_mapping(path: &Path, round: u32) -> Result<(), Error> {
+    let file = written(path, round)?;
+    let (both, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a mapping of a file that is as long, which nothing uses.
+    let start = unsafe { libc::mmap(null_mut(), 4096, both, shared, file.as_raw_fd(), 0) };
+    assert_ne!(start, libc::MAP_FAILED);
+    by_descriptor("fsync", file.as_raw_fd())
 }
 
 /// `struct iocb`, as far as it is used.

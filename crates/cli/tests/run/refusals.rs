@@ -170,7 +170,7 @@ fn descriptors_are_seen_where_they_cannot_be_had() {
         crate::program::outcomes(&mut command),
         format!(
             "raw-fsync skipped, raw-fsync flushed, raw-path-only errno {bad}, \
-             raw-pipe errno {invalid}, raw-msync skipped, raw-rwf flushed, raw-bad errno {bad}"
+             raw-pipe errno {invalid}, raw-msync flushed, raw-rwf flushed, raw-bad errno {bad}"
         )
     );
 }
