@@ -82,11 +82,11 @@ def places(cleanup: Cleanup, scratch: Path, flash: tuple[str, float] | None) -> 
     binary = str(built_binary("mobifs"))
     bare, of_bare = disk("bare")
     found = [place(BARE, bare, of_bare)]
-    library = eatmydata_library()
-    if library is None:
+    skipper = eatmydata_library()
+    if skipper is None:
         say("libeatmydata is not installed: its columns are left out")
     else:
-        skipping = {"LD_PRELOAD": library}
+        skipping = {"LD_PRELOAD": skipper}
         found.append(place(SKIPPED, bare, of_bare, skipping))
         journal, of_journal = disk("journal", "data=journal")
         found.append(place(JOURNAL, journal, of_journal, skipping))
@@ -101,7 +101,9 @@ def places(cleanup: Cleanup, scratch: Path, flash: tuple[str, float] | None) -> 
     found.append(Place(MOUNT, mount.mountpoint, sync=sync_mount, flash=of_store))
     native, of_native = disk("native", "data=journal")
     steered(cleanup, native)
-    found.append(place(NATIVE, native, of_native, prefix=(binary, "run", "--")))
+    # As `make install` puts it beside the program.
+    library = {"MOBIFS_RUN_PRELOAD": str(built_binary("libmobifs_run.so"))}
+    found.append(place(NATIVE, native, of_native, library, prefix=(binary, "run", "--")))
     static = (binary, "run", "--mechanism", "seccomp", "--")
     found.append(place(STATIC, native, of_native, prefix=static))
     if flash is None:
