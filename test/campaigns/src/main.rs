@@ -20,6 +20,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// How often progress is shown.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
+/// Further violations are counted only.
+const VIOLATIONS_LISTED: usize = 40;
 
 /// Power cuts of MobiFS over real filesystems on the modelled flash device.
 #[derive(Debug, Parser)]
@@ -107,6 +109,9 @@ enum Command {
         /// How much older than `age_max_ms` what is lost may be.
         #[arg(long, default_value_t = 3000)]
         slack_ms: u64,
+        /// These writers in every session, and no others.
+        #[arg(long, value_delimiter = ',')]
+        writers: Vec<Writer>,
         /// On ext4 with data=ordered, which promises nothing: this must find violations.
         #[arg(long)]
         control: bool,
@@ -211,6 +216,7 @@ fn run(cli: Cli) -> Result<(), Trouble> {
             first_session,
             scale,
             slack_ms,
+            writers,
             control,
         } => {
             let subject = if control {
@@ -230,6 +236,7 @@ fn run(cli: Cli) -> Result<(), Trouble> {
                 scale,
                 slack: Duration::from_millis(slack_ms),
                 first_session,
+                only: writers,
             })
         }
         Command::Write {
@@ -272,9 +279,15 @@ fn cut_native(options: native::Options) -> Result<(), Trouble> {
     let started = Instant::now();
     let mut shown = started;
     let mut violations = 0;
+    let mut setting = String::new();
     let tally = native::Campaign::new(options)?.run(|tally| {
-        for violation in &tally.violations[violations..] {
-            println!("VIOLATION {violation}");
+        let listed = tally.violations.iter().take(VIOLATIONS_LISTED);
+        for violation in listed.skip(violations) {
+            if setting != violation.setting {
+                setting.clone_from(&violation.setting);
+                println!("session {}: {setting}", violation.session);
+            }
+            println!("VIOLATION: {violation}");
         }
         violations = tally.violations.len();
         if shown.elapsed() >= PROGRESS_INTERVAL {

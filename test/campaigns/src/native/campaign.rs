@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use mobifs_device_server::{CrashState, CrashStates, Journal, Scale, Survival};
@@ -11,8 +12,9 @@ use mobifs_testkit::random::Random;
 use tempfile::TempDir;
 
 use super::oracle::{Promise, judge};
-use super::session::{Recorded, Tools, record};
+use super::session::{Recorded, SUPERBLOCK_COPY_BLOCK, Tools, record};
 use super::setting::{DaemonFate, Setting, Subject};
+use super::writers::Writer;
 use crate::filesystem::{Filesystem, unmount};
 use crate::trouble::{OnPath as _, Trouble};
 
@@ -42,6 +44,8 @@ pub struct Options {
     pub slack: Duration,
     /// The number of the first session.
     pub first_session: u64,
+    /// If not empty: these writers in every session.
+    pub only: Vec<Writer>,
 }
 
 /// What a campaign did.
@@ -73,6 +77,8 @@ pub struct Tally {
     pub lost: u64,
     /// … tore.
     pub torn: u64,
+    /// Cuts after which ext4's superblock was torn, so that a copy of it was needed.
+    pub superblocks_torn: u64,
     /// The oldest step that was missing after a cut had returned so long before it.
     pub lost_max: Duration,
     /// The same, without `age_max_ms`.
@@ -93,6 +99,8 @@ pub struct Violation {
     pub state: String,
     /// What is wrong.
     pub problem: String,
+    /// What the session was like.
+    pub setting: String,
 }
 
 impl fmt::Display for Violation {
@@ -101,6 +109,7 @@ impl fmt::Display for Violation {
             session,
             state,
             problem,
+            ..
         } = self;
         write!(f, "session {session}, crash state {state}: {problem}")
     }
@@ -113,7 +122,7 @@ impl fmt::Display for Tally {
             f,
             "{} cuts of {} sessions (daemon killed in {}, stopped in {}; {} nearly full, {} with a \
              small journal, {} with a writer that waits), {} commits asked for; {} steps had \
-             returned, {} were there; {} commands survived, {} did not, {} were torn; the oldest \
+             returned, {} were there; {} commands survived, {} did not, {} were torn, the superblock after {} cuts; the oldest \
              loss was {} ms old, {} ms more than age_max_ms; moments known to {:.1} ms; {} \
              violations",
             self.cuts,
@@ -129,6 +138,7 @@ impl fmt::Display for Tally {
             self.kept,
             self.lost,
             self.torn,
+            self.superblocks_torn,
             self.lost_max.as_millis(),
             self.beyond_age_max.as_millis(),
             mean_width.as_secs_f64() * 1e3,
@@ -192,7 +202,13 @@ impl Campaign {
         let options = &self.options;
         let seed = options.seed.wrapping_mul(1_000_003).wrapping_add(number);
         let mut random = Random::new(seed);
-        let setting = Setting::choose(number, options.subject, options.session, &mut random);
+        let setting = Setting::choose(
+            number,
+            options.subject,
+            options.session,
+            &options.only,
+            &mut random,
+        );
         let directory = self.scratch.path().join("session");
         fs::create_dir(&directory).on(&directory)?;
         let tools = Tools {
@@ -254,7 +270,8 @@ impl Campaign {
                 self.tally.violations.push(Violation {
                     session: number,
                     state: state_text.clone(),
-                    problem: format!("{problem} [{setting}]"),
+                    problem,
+                    setting: setting.to_string(),
                 });
             }
             if let Some(keep) = self.keep.as_ref().filter(|_| is_wrong) {
@@ -285,7 +302,12 @@ impl Campaign {
             fs::create_dir(&at).on(&at)?;
         }
         let mut problems = Vec::new();
-        match Filesystem::Ext4.recover(image, &at, random) {
+        let mut recovered = Filesystem::Ext4.recover(image, &at, random);
+        if recovered.is_err() && has_torn_superblock(image) {
+            self.tally.superblocks_torn += 1;
+            recovered = recover_by_copy(image);
+        }
+        match recovered {
             Ok(()) => {}
             Err(Trouble::Violation(problem) | Trouble::Failed(problem)) => {
                 problems.push(format!("ext4 does not recover: {problem}"));
@@ -333,6 +355,31 @@ impl Campaign {
     }
 }
 
+/// The superblock of ext4 has two sectors and one checksum. The modelled device may tear it when it is
+/// written to its place, and then ext4 does not mount, although its journal has it.
+fn has_torn_superblock(image: &Path) -> bool {
+    let about = Command::new("dumpe2fs").arg("-h").arg(image).output();
+    about.is_ok_and(|about| {
+        let printed = mobifs_testkit::mount::printed(&about);
+        printed.contains("Superblock checksum does not match")
+    })
+}
+
+/// Replays the journal by a copy of the superblock.
+fn recover_by_copy(image: &Path) -> Result<(), Trouble> {
+    let mut check = Command::new("e2fsck");
+    let copy = SUPERBLOCK_COPY_BLOCK.to_string();
+    check.args(["-f", "-y", "-b", &copy, "-B", "4096"]);
+    let output = check.arg(image).output().on(image)?;
+    if !matches!(output.status.code(), Some(0 | 1)) {
+        let printed = mobifs_testkit::mount::printed(&output);
+        return Err(Trouble::Violation(format!(
+            "e2fsck by a copy of the torn superblock: {printed}"
+        )));
+    }
+    Filesystem::Ext4.check(image)
+}
+
 /// The intervals in which the power is cut, in order. Half of them are taken from all, so that many
 /// fall into commits, which have many flushes, and half by time.
 fn choose(
@@ -360,4 +407,32 @@ fn choose(
         .collect();
     chosen.sort_unstable();
     Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_torn_superblock_is_known_and_its_copy_is_taken() {
+        if !mobifs_skip::can(crate::obstacle(Filesystem::Ext4)) {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let image = directory.path().join("image");
+        let file = fs::File::create(&image).unwrap();
+        file.set_len(64 << 20).unwrap();
+        let group = SUPERBLOCK_COPY_BLOCK.to_string();
+        let options = ["-b", "4096", "-g", &group];
+        Filesystem::Ext4.make(&image, &options).unwrap();
+        assert!(!has_torn_superblock(&image));
+        // The second of its two sectors, with its checksum.
+        file.write_all_at(&[0; 512], 1024 + 512).unwrap();
+        assert!(has_torn_superblock(&image));
+        assert!(Filesystem::Ext4.check(&image).is_err());
+        recover_by_copy(&image).unwrap();
+        assert!(!has_torn_superblock(&image));
+    }
 }

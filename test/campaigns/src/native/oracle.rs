@@ -168,7 +168,9 @@ pub(super) fn judge(
     verdict.lost_ns = promise.cut_ns.saturating_sub(upper.at_ns);
     let missing = format!("step {} of {}", upper.step, upper.app);
     if let Some(lower) = &lower {
-        verdict.width_ns = upper.at_ns.saturating_sub(lower.at_ns);
+        if lower.step > 0 {
+            verdict.width_ns = upper.at_ns.saturating_sub(lower.at_ns);
+        }
         if lower.at_ns > upper.at_ns {
             problems.push(format!(
                 "not one point in time: step {} of {} is there, which began {} after {missing} had \

@@ -42,10 +42,12 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// `is_durable`: its calls are waited for, whatever comes before it.
+    /// `is_durable`: its calls are waited for, whatever comes before it. `pauses`: it leaves the
+    /// machine to others after each step.
     pub(super) fn start(
         writer: Writer,
         is_durable: bool,
+        pauses: bool,
         launch: &Launch<'_>,
     ) -> Result<Self, Trouble> {
         let app = app_name(writer, is_durable);
@@ -62,11 +64,12 @@ impl Running {
         if let Some(library) = launch.library {
             command.env("MOBIFS_RUN_PRELOAD", library);
         }
+        let pause_us = if pauses { writer.pause_us() } else { 0 };
         let started_ns = boottime_ns();
         let mut child = command
             .args(["write", &writer.name()])
             .arg(launch.root.join(&app))
-            .args(["--pause-us", &writer.pause_us().to_string()])
+            .args(["--pause-us", &pause_us.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(&errors).on(&errors)?)

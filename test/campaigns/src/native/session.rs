@@ -25,6 +25,8 @@ use crate::trouble::{OnPath as _, Trouble};
 const PAUSE: Duration = Duration::from_millis(20);
 /// Of a nearly full filesystem so much is left when the writers have begun.
 const ROOM_BYTES: u64 = 5 << 20;
+/// Blocks of a group, so that the second one, with a copy of the superblock, begins at this block.
+pub(super) const SUPERBLOCK_COPY_BLOCK: u64 = 8192;
 /// How long writers may take for their first steps.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -190,13 +192,14 @@ fn make(setting: &Setting, scratch: &Path) -> Result<PathBuf, Trouble> {
     file.set_len(setting.mebibytes << 20).on(&image)?;
     let journal = format!("size={}", setting.journal_mebibytes);
     // The kernel initialises nothing later, which would only fill the device's journal.
-    let options = ["-b", "4096", "-J", &journal, "-E", "lazy_itable_init=0"];
+    let group = SUPERBLOCK_COPY_BLOCK.to_string();
+    let layout = ["-b", "4096", "-g", &group, "-J", &journal];
+    let options = [&layout[..], &["-E", "lazy_itable_init=0"]].concat();
     Filesystem::Ext4.make(&image, &options)?;
+    let options = format!("mount_opts={}", setting.subject.mount_options());
     let mut tune = Command::new("tune2fs");
-    succeed(
-        tune.args(["-o", setting.subject.mount_option()])
-            .arg(&image),
-    )?;
+    tune.args(["-o", setting.subject.default_option()]);
+    succeed(tune.args(["-E", &options]).arg(&image))?;
     let base = scratch.join("base");
     let mut copy = Command::new("cp");
     succeed(copy.arg("--sparse=always").args([&image, &base]))?;
@@ -235,7 +238,8 @@ fn start_writers(
             Subject::Steered => run(&["--mechanism", mechanism]),
             Subject::Ordered => run(&["--unsafe"]),
         };
-        running.push(Running::start(writer, false, &launch(before))?);
+        let pauses = setting.hot != Some(writer);
+        running.push(Running::start(writer, false, pauses, &launch(before))?);
     }
     if let Some(writer) = setting.durable {
         let before = if setting.durable_under_run {
@@ -243,7 +247,7 @@ fn start_writers(
         } else {
             Vec::new()
         };
-        running.push(Running::start(writer, true, &launch(before))?);
+        running.push(Running::start(writer, true, true, &launch(before))?);
     }
     let start = Instant::now();
     while running.iter().any(|running| running.returned() == 0) {

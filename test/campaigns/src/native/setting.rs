@@ -19,10 +19,18 @@ pub enum Subject {
 
 impl Subject {
     /// As tune2fs spells it.
-    pub(super) const fn mount_option(self) -> &'static str {
+    pub(super) const fn default_option(self) -> &'static str {
         match self {
             Self::Steered => "journal_data",
             Self::Ordered => "journal_data_ordered",
+        }
+    }
+
+    /// As mount spells others. The control commits as often as a daemon would.
+    pub(super) const fn mount_options(self) -> &'static str {
+        match self {
+            Self::Steered => "",
+            Self::Ordered => "commit=1",
         }
     }
 }
@@ -58,6 +66,8 @@ pub(super) struct Setting {
     pub(super) policy: &'static str,
     pub(super) is_nearly_full: bool,
     pub(super) relaxed: Vec<Writer>,
+    /// One of them that never pauses.
+    pub(super) hot: Option<Writer>,
     /// A writer whose calls are waited for.
     pub(super) durable: Option<Writer>,
     /// It is run by `mobifs run --class durable`.
@@ -75,9 +85,11 @@ impl Setting {
         number: u64,
         subject: Subject,
         lasts: Duration,
+        only: &[Writer],
         random: &mut Random,
     ) -> Self {
-        let is_nearly_full = random.chance(25);
+        let may_be_full = only.iter().all(|writer| writer.bears_a_full_disk());
+        let is_nearly_full = random.chance(25) && may_be_full;
         let journal_mebibytes = *random.pick(&[4, 8, 32]);
         // These two tell the moment most exactly.
         let mut relaxed = vec![Writer::Records, Writer::Names];
@@ -93,6 +105,7 @@ impl Setting {
             Writer::RowsPersist,
             Writer::RowsWal,
             Writer::Mapped,
+            Writer::Stores,
             Writer::Editor,
             Writer::Git,
         ];
@@ -103,11 +116,22 @@ impl Setting {
                 relaxed.push(writer);
             }
         }
+        if !only.is_empty() {
+            relaxed = only.to_vec();
+        }
+        let never_pauses = |writer: &Writer| {
+            matches!(
+                writer,
+                Writer::Records | Writer::Names | Writer::Mapped | Writer::Stores | Writer::Pairs
+            )
+        };
+        let hot: Vec<Writer> = relaxed.iter().copied().filter(never_pauses).collect();
+        let hot = (!hot.is_empty() && random.chance(60)).then(|| *random.pick(&hot));
         let mut durable = others.into_iter().filter(|writer| {
             writer.can_be_durable() && (!is_nearly_full || writer.bears_a_full_disk())
         });
-        let durable = durable.nth(random.below(3) as usize);
-        let durable = durable.filter(|_| subject == Subject::Steered && random.chance(25));
+        let durable = durable.nth(random.below(6) as usize);
+        let durable = durable.filter(|_| subject == Subject::Steered && random.chance(40));
         let at = Duration::from_secs(1) + random_time(lasts / 2, random);
         let fate = match (subject, number % 6) {
             (Subject::Ordered, _) => DaemonFate::Lives,
@@ -135,6 +159,7 @@ impl Setting {
             ]),
             is_nearly_full,
             relaxed,
+            hot,
             durable,
             durable_under_run: random.chance(50),
             mechanism: *random.pick(&["both", "seccomp", "preload"]),
@@ -152,6 +177,31 @@ impl Setting {
 
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}")
+        let Self {
+            subject,
+            lasts,
+            journal_mebibytes,
+            age_max_ms,
+            policy,
+            relaxed,
+            fate,
+            ..
+        } = self;
+        write!(
+            f,
+            "{subject:?}, {} s, a journal of {journal_mebibytes} MiB, age_max_ms {age_max_ms}, \
+             {policy:?}, writers {relaxed:?}, the daemon {fate:?}",
+            lasts.as_secs()
+        )?;
+        if self.is_nearly_full {
+            f.write_str(", nearly full")?;
+        }
+        if let Some(hot) = self.hot {
+            write!(f, ", {hot:?} without pauses")?;
+        }
+        if let Some(durable) = self.durable {
+            write!(f, ", {durable:?} waits")?;
+        }
+        Ok(())
     }
 }

@@ -10,6 +10,7 @@ mod pairs;
 mod records;
 mod regions;
 mod rows;
+mod stores;
 
 use std::convert::Infallible;
 use std::fs;
@@ -48,6 +49,8 @@ pub enum Writer {
     RowsWal,
     /// A database in a shared mapping, with two meta pages.
     Mapped,
+    /// Stores into a shared mapping, in order.
+    Stores,
     /// Documents saved by rename.
     Editor,
     /// Commits of a repository.
@@ -86,14 +89,19 @@ impl Writer {
 
     /// Whether it waits and tries again where there is no room.
     pub const fn bears_a_full_disk(self) -> bool {
-        !matches!(self, Self::Mapped | Self::Editor | Self::Git)
+        !matches!(self, Self::Mapped | Self::Stores | Self::Editor | Self::Git)
     }
 
     /// Whether each of its steps ends with a call after which it is durable, if it is asked to.
     pub const fn can_be_durable(self) -> bool {
         matches!(
             self,
-            Self::RowsTruncate | Self::RowsPersist | Self::RowsWal | Self::Mapped | Self::Editor
+            Self::RowsTruncate
+                | Self::RowsPersist
+                | Self::RowsWal
+                | Self::Mapped
+                | Self::Stores
+                | Self::Editor
         )
     }
 
@@ -127,6 +135,7 @@ impl Writer {
             Self::RowsTruncate => rows::work(app, JournalMode::Truncate),
             Self::RowsPersist => rows::work(app, JournalMode::Persist),
             Self::RowsWal => rows::work(app, JournalMode::Wal),
+            Self::Stores => stores::work(app, pause_us),
             Self::Filler => filler::work(app),
             Self::Mapped | Self::Editor | Self::Git => Err("it is a history".to_owned()),
         }
@@ -149,6 +158,7 @@ impl Writer {
             Self::Pairs => pairs::check(app),
             Self::Large => regions::LARGE.check(app),
             Self::Direct => regions::DIRECT.check(app),
+            Self::Stores => stores::check(app),
             Self::Filler => return filler::check(app),
             _ => rows::check(app),
         }
