@@ -9,7 +9,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 .DEFAULT_GOAL := help
 .PHONY: help setup build static install install-lab install-sqlite uninstall demo test check explore lint test-32bit targets bench bench-flash bench-recovery \
 	bench-responsiveness bench-neighbours bench-record room room-f2fs bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
-	crash-campaign-f2fs systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
+	crash-campaign-f2fs native-campaign systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
 	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers wheel clean
 
 help: ## This list
@@ -146,6 +146,13 @@ crash-campaign-disks: ## Power cuts of mounts on real filesystems (CUTS, SEED, F
 crash-campaign-f2fs: ## The same over f2fs, in a guest of QEMU (CUTS, SEED)
 	cargo build --release --locked -p mobifs-cli -p mobifs-campaigns
 	scripts/crash-campaign-f2fs.sh $(or $(CUTS),200) $(or $(SEED),1)
+
+native-campaign: ## Power cuts of a steered ext4 (CUTS, SEED, root), and a control that must fail
+	cargo build --release --locked -p mobifs-cli -p mobifs-run-preload
+	cargo run --release --locked -p mobifs-campaigns -- native --control --cuts 60 \
+		--seed $(or $(SEED),1)
+	cargo run --release --locked -p mobifs-campaigns -- native --cuts $(or $(CUTS),1000) \
+		--seed $(or $(SEED),1)
 
 systemd-check: ## The real systemd, logind and UPower, in a guest of QEMU
 	cargo build --release --locked -p mobifs-cli

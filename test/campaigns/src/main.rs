@@ -1,5 +1,6 @@
 //! The `mobifs-campaign` command.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -87,35 +88,7 @@ enum Command {
         scale: Scale,
     },
     /// Record sessions on a steered ext4 and cut their power at many moments.
-    Native {
-        /// Cuts.
-        #[arg(long, default_value_t = 1000)]
-        cuts: u64,
-        /// Cuts of each session.
-        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
-        cuts_per_session: u64,
-        /// How long a session lasts.
-        #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u64).range(3..=600))]
-        session_seconds: u64,
-        /// Fixes what is chosen at random.
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-        /// The number of the first session, to repeat one.
-        #[arg(long, default_value_t = 0)]
-        first_session: u64,
-        /// Real seconds for each of the device; not 0, as times are compared.
-        #[arg(long, default_value = "0.25")]
-        scale: Scale,
-        /// How much older than `age_max_ms` what is lost may be.
-        #[arg(long, default_value_t = 3000)]
-        slack_ms: u64,
-        /// These writers in every session, and no others.
-        #[arg(long, value_delimiter = ',')]
-        writers: Vec<Writer>,
-        /// On ext4 with data=ordered, which promises nothing: this must find violations.
-        #[arg(long)]
-        control: bool,
-    },
+    Native(NativeArguments),
     /// Write in steps (the campaign starts this itself).
     #[command(hide = true)]
     Write {
@@ -134,6 +107,61 @@ enum Command {
         #[command(flatten)]
         postmark: PostMark,
     },
+}
+
+/// What the campaign of steered filesystems is told.
+#[derive(Debug, clap::Args)]
+struct NativeArguments {
+    /// Cuts.
+    #[arg(long, default_value_t = 1000)]
+    cuts: u64,
+    /// Cuts of each session.
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..))]
+    cuts_per_session: u64,
+    /// How long a session lasts.
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u64).range(3..=600))]
+    session_seconds: u64,
+    /// Fixes what is chosen at random.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The number of the first session, to repeat one.
+    #[arg(long, default_value_t = 0)]
+    first_session: u64,
+    /// Real seconds for each of the device; not 0, as times are compared.
+    #[arg(long, default_value = "0.25")]
+    scale: Scale,
+    /// How much older than `age_max_ms` what is lost may be.
+    #[arg(long, default_value_t = 3000)]
+    slack_ms: u64,
+    /// These writers in every session, and no others.
+    #[arg(long, value_delimiter = ',')]
+    writers: Vec<Writer>,
+    /// On ext4 with data=ordered, which promises nothing: this must find violations.
+    #[arg(long)]
+    control: bool,
+}
+
+impl NativeArguments {
+    fn options(self, programs: Programs) -> native::Options {
+        native::Options {
+            program: programs.mobifs,
+            helper: programs.helper,
+            scratch: programs.scratch,
+            subject: if self.control {
+                native::Subject::Ordered
+            } else {
+                native::Subject::Steered
+            },
+            cuts: self.cuts,
+            cuts_of_a_session: self.cuts_per_session,
+            session: Duration::from_secs(self.session_seconds),
+            seed: self.seed,
+            scale: self.scale,
+            slack: Duration::from_millis(self.slack_ms),
+            first_session: self.first_session,
+            only: self.writers,
+        }
+    }
 }
 
 /// Programs of this build.
@@ -208,54 +236,26 @@ fn run(cli: Cli) -> Result<(), Trouble> {
             runs,
             scale,
         } => measure_recovery(&programs, &mebibytes, runs, scale),
-        Command::Native {
-            cuts,
-            cuts_per_session,
-            session_seconds,
-            seed,
-            first_session,
-            scale,
-            slack_ms,
-            writers,
-            control,
-        } => {
-            let subject = if control {
-                native::Subject::Ordered
-            } else {
-                native::Subject::Steered
-            };
-            cut_native(native::Options {
-                program: programs.mobifs,
-                helper: programs.helper,
-                scratch: programs.scratch,
-                subject,
-                cuts,
-                cuts_of_a_session: cuts_per_session,
-                session: Duration::from_secs(session_seconds),
-                seed,
-                scale,
-                slack: Duration::from_millis(slack_ms),
-                first_session,
-                only: writers,
-            })
-        }
+        Command::Native(arguments) => cut_native(arguments.options(programs)),
         Command::Write {
             writer,
             app,
             pause_us,
-        } => match writer.work(&app, pause_us) {
-            Ok(never) => match never {},
-            Err(problem) => Err(problem.into()),
-        },
+        } => failed(writer.work(&app, pause_us)),
         Command::Work {
             kind,
             app,
             from,
             postmark,
-        } => match history::work(kind, &app, from, &postmark, 0) {
-            Ok(never) => match never {},
-            Err(problem) => Err(problem.into()),
-        },
+        } => failed(history::work(kind, &app, from, &postmark, 0)),
+    }
+}
+
+/// A worker ends with an error.
+fn failed(worked: Result<Infallible, String>) -> Result<(), Trouble> {
+    match worked {
+        Ok(never) => match never {},
+        Err(problem) => Err(problem.into()),
     }
 }
 

@@ -117,3 +117,40 @@ fn what_waits_is_committed_at_its_limit() {
     }
     assert!(step(&mut observed, &mut pacing, 70_000).0);
 }
+
+/// A daemon that was not run for hours (stopped, or on a machine that slept and whose clock went on)
+/// finds what is uncommitted too old at its first look, whatever it waits for, and then goes on as
+/// ever. The wall clock is not asked.
+#[test]
+fn after_a_jump_of_the_clock_what_is_uncommitted_is_due_at_once() {
+    const HOURS_MS: u64 = 9 * 3_600_000;
+    for name in [
+        TransactioningName::Interval,
+        TransactioningName::Quiet,
+        TransactioningName::Tpl,
+        TransactioningName::Staleness,
+        TransactioningName::Fsync,
+    ] {
+        for is_standby in [false, true] {
+            let mut pacing = Pacing::new(PacingRules::default());
+            if is_standby {
+                assert!(pacing.machine_event(MachineEvent::ScreenOff));
+            }
+            let mut observed = ObservedTransaction::new(policy(name));
+            observed.changed(ms(1_000), 1, 0);
+            // A user who was at work just before.
+            pacing.user_event(ms(1_500));
+            assert!(!step(&mut observed, &mut pacing, 1_600).0, "{name:?}");
+            let after_ms = 1_600 + HOURS_MS;
+            assert!(step(&mut observed, &mut pacing, after_ms).0, "{name:?}");
+            observed.changed(ms(after_ms + 1), 1, 0);
+            let (is_due, until) = step(&mut observed, &mut pacing, after_ms + 1);
+            assert!(!is_due, "{name:?}");
+            let until = until.unwrap() - after_ms;
+            assert!(
+                until <= 1 + observed.policy().age_max_ms,
+                "{name:?}: {until}"
+            );
+        }
+    }
+}

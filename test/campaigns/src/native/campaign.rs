@@ -77,6 +77,8 @@ pub struct Tally {
     pub lost: u64,
     /// … tore.
     pub torn: u64,
+    /// Cuts that broke a promise.
+    pub broken: u64,
     /// Cuts after which ext4's superblock was torn, so that a copy of it was needed.
     pub superblocks_torn: u64,
     /// The oldest step that was missing after a cut had returned so long before it.
@@ -124,7 +126,7 @@ impl fmt::Display for Tally {
              small journal, {} with a writer that waits), {} commits asked for; {} steps had \
              returned, {} were there; {} commands survived, {} did not, {} were torn, the superblock after {} cuts; the oldest \
              loss was {} ms old, {} ms more than age_max_ms; moments known to {:.1} ms; {} \
-             violations",
+             violations after {} cuts",
             self.cuts,
             self.sessions,
             self.killed,
@@ -142,7 +144,8 @@ impl fmt::Display for Tally {
             self.lost_max.as_millis(),
             self.beyond_age_max.as_millis(),
             mean_width.as_secs_f64() * 1e3,
-            self.violations.len()
+            self.violations.len(),
+            self.broken
         )
     }
 }
@@ -160,8 +163,13 @@ impl Campaign {
     /// Makes a directory for it.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be made; the device is not to spend time.
     pub fn new(options: Options) -> Result<Self, Trouble> {
+        if options.scale == Scale::COUNT_ONLY {
+            return Err(Trouble::Failed(
+                "times are compared, so the device must spend time: give a scale above 0".into(),
+            ));
+        }
         let scratch = tempfile::Builder::new()
             .prefix("mobifs-native-")
             .tempdir_in(&options.scratch)
@@ -265,6 +273,7 @@ impl Campaign {
             let cut_ns = recorded.clock.boottime_ns(made.crash_at);
             let problems = self.examine(setting, recorded, &image, cut_ns, random)?;
             let is_wrong = !problems.is_empty();
+            self.tally.broken += u64::from(is_wrong);
             let state_text = format!("{interval}:{seed}");
             for problem in problems {
                 self.tally.violations.push(Violation {

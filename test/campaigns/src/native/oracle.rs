@@ -98,106 +98,141 @@ pub(super) struct Verdict {
     pub(super) width_ns: u64,
 }
 
-/// The problems with what a cut left; none: nothing is wrong.
+/// What a cut left, and what is wrong with it; nothing wrong: no promise was broken.
 pub(super) fn judge(
     logs: &[(Log, Option<Found>)],
     commits: &[Commit],
     promise: Promise,
 ) -> (Verdict, Vec<String>) {
-    let mut problems = Vec::new();
-    let mut verdict = Verdict::default();
-    let mut lower: Option<Bound> = None;
-    let mut upper: Option<Bound> = None;
-    let mut asked: Option<Bound> = None;
-    let mut ask = |at_ns, app: String, step| {
-        if asked.as_ref().is_none_or(|last| last.at_ns < at_ns) {
-            asked = Some(Bound { at_ns, app, step });
-        }
-    };
+    let mut judgement = Judgement::new(promise);
     for commit in commits {
         if commit.returned_ns <= promise.cut_ns {
-            ask(commit.asked_ns, "mobifs sync".to_owned(), 0);
+            judgement.asked_for(commit.asked_ns, || ("mobifs sync".to_owned(), 0));
         }
     }
     for (log, found) in logs {
-        let app = log.app();
-        let returned = log.last_returned(promise.cut_ns);
-        verdict.returned += returned.map_or(0, |step| step.number);
+        judgement.hear(log, *found);
+    }
+    judgement.conclude();
+    (judgement.verdict, judgement.problems)
+}
+
+struct Judgement {
+    promise: Promise,
+    verdict: Verdict,
+    problems: Vec<String>,
+    /// Not before this.
+    lower: Option<Bound>,
+    /// Not after this.
+    upper: Option<Bound>,
+    /// The last commit that had returned.
+    asked: Option<Bound>,
+}
+
+impl Judgement {
+    fn new(promise: Promise) -> Self {
+        Self {
+            promise,
+            verdict: Verdict::default(),
+            problems: Vec::new(),
+            lower: None,
+            upper: None,
+            asked: None,
+        }
+    }
+
+    fn asked_for(&mut self, at_ns: u64, whose: impl FnOnce() -> (String, u64)) {
+        if self.asked.as_ref().is_none_or(|last| last.at_ns < at_ns) {
+            let (app, step) = whose();
+            self.asked = Some(Bound { at_ns, app, step });
+        }
+    }
+
+    /// A writer, and what is left of it.
+    fn hear(&mut self, log: &Log, found: Option<Found>) {
+        let cut_ns = self.promise.cut_ns;
+        let returned = log.last_returned(cut_ns);
+        self.verdict.returned += returned.map_or(0, |step| step.number);
         if let Some(step) = returned.filter(|_| log.is_durable) {
-            ask(step.began_ns, app.clone(), step.number);
+            self.asked_for(step.began_ns, || (log.app(), step.number));
             if let Some(found) = found.filter(|found| found.step < step.number) {
-                problems.push(format!(
-                    "{app} is after step {}, but its calls were waited for and step {} had returned \
-                     {} before the cut",
+                self.problems.push(format!(
+                    "{} is after step {}, but its calls were waited for and step {} had returned {} \
+                     before the cut",
+                    log.app(),
                     found.step,
                     step.number,
-                    shown(promise.cut_ns - step.returned_ns)
+                    shown(cut_ns - step.returned_ns)
                 ));
             }
         }
-        let Some(found) = found else { continue };
-        verdict.found += found.step;
-        let newest = found.step + u64::from(found.next_began);
+        let Some(found) = found else { return };
+        self.verdict.found += found.step;
+        let step = found.step + u64::from(found.next_began);
         let stamp_ns = found.stamp_ns.filter(|_| !found.next_began);
-        let at_ns = stamp_ns.unwrap_or_else(|| log.began_ns(newest));
-        if at_ns > promise.cut_ns {
-            problems.push(format!("{app}: step {newest} began after the cut"));
+        let at_ns = stamp_ns.unwrap_or_else(|| log.began_ns(step));
+        let app = log.app();
+        if at_ns > cut_ns {
+            self.problems
+                .push(format!("{app}: step {step} began after the cut"));
         }
+        let (lower, upper) = (&mut self.lower, &mut self.upper);
         if lower.as_ref().is_none_or(|bound| bound.at_ns < at_ns) {
-            lower = Some(Bound {
+            *lower = Some(Bound {
                 at_ns,
                 app: app.clone(),
-                step: newest,
+                step,
             });
         }
-        if let Some(missing) = log.step(found.step + 1)
-            && upper
-                .as_ref()
-                .is_none_or(|bound| bound.at_ns > missing.returned_ns)
-        {
-            upper = Some(Bound {
-                at_ns: missing.returned_ns,
-                app,
-                step: missing.number,
-            });
+        if let Some(missing) = log.step(found.step + 1) {
+            let (at_ns, step) = (missing.returned_ns, missing.number);
+            if upper.as_ref().is_none_or(|bound| bound.at_ns > at_ns) {
+                *upper = Some(Bound { at_ns, app, step });
+            }
         }
     }
-    let Some(upper) = upper else {
-        return (verdict, problems);
-    };
-    verdict.lost_ns = promise.cut_ns.saturating_sub(upper.at_ns);
-    let missing = format!("step {} of {}", upper.step, upper.app);
-    if let Some(lower) = &lower {
-        if lower.step > 0 {
-            verdict.width_ns = upper.at_ns.saturating_sub(lower.at_ns);
+
+    /// All writers were heard.
+    fn conclude(&mut self) {
+        // Nothing is missing.
+        let Some(upper) = self.upper.take() else {
+            return;
+        };
+        let missing = format!("step {} of {}", upper.step, upper.app);
+        if let Some(lower) = self.lower.take() {
+            if lower.step > 0 {
+                self.verdict.width_ns = upper.at_ns.saturating_sub(lower.at_ns);
+            }
+            if lower.at_ns > upper.at_ns {
+                self.problems.push(format!(
+                    "not one point in time: step {} of {} is there, which began {} after {missing} \
+                     had returned, which is missing",
+                    lower.step,
+                    lower.app,
+                    shown(lower.at_ns - upper.at_ns)
+                ));
+            }
         }
-        if lower.at_ns > upper.at_ns {
-            problems.push(format!(
-                "not one point in time: step {} of {} is there, which began {} after {missing} had \
-                 returned, which is missing",
-                lower.step,
-                lower.app,
-                shown(lower.at_ns - upper.at_ns)
+        let asked = self.asked.take();
+        if let Some(asked) = asked.filter(|asked| asked.at_ns > upper.at_ns) {
+            self.problems.push(format!(
+                "what was committed is missing: {missing} had returned {} before {} (step {}) asked \
+                 for a commit that had returned before the cut",
+                shown(asked.at_ns - upper.at_ns),
+                asked.app,
+                asked.step
+            ));
+        }
+        let lost_ns = self.promise.cut_ns.saturating_sub(upper.at_ns);
+        self.verdict.lost_ns = lost_ns;
+        if lost_ns > self.promise.age_max_ns {
+            self.problems.push(format!(
+                "too old: {missing} had returned {} before the cut, promised with the slack are {}",
+                shown(lost_ns),
+                shown(self.promise.age_max_ns)
             ));
         }
     }
-    if let Some(asked) = asked.filter(|asked| asked.at_ns > upper.at_ns) {
-        problems.push(format!(
-            "what was committed is missing: {missing} had returned {} before {} (step {}) asked for \
-             a commit that had returned before the cut",
-            shown(asked.at_ns - upper.at_ns),
-            asked.app,
-            asked.step
-        ));
-    }
-    if verdict.lost_ns > promise.age_max_ns {
-        problems.push(format!(
-            "too old: {missing} had returned {} before the cut, promised with the slack are {}",
-            shown(verdict.lost_ns),
-            shown(promise.age_max_ns)
-        ));
-    }
-    (verdict, problems)
 }
 
 fn shown(ns: u64) -> String {

@@ -72,7 +72,7 @@ pub(super) struct Recorded {
     pub(super) clock: DeviceClock,
     pub(super) logs: Vec<Log>,
     pub(super) commits: Vec<Commit>,
-    /// When all writers were at work, and when they ended.
+    /// When all writers were at work, and when nothing steered any more.
     pub(super) during: std::ops::Range<VirtualNs>,
 }
 
@@ -166,12 +166,19 @@ pub(super) fn record(
     }
     let clock = DeviceClock::read(&disk, tools.scale)?;
     let began = disk.device_now()?;
-    let commits = pass_time(setting, &mut running, &mut daemon, random)?;
-    let ended = disk.device_now()?;
+    let mut commits = pass_time(setting, &mut running, &mut daemon, random)?;
     let logs = running.into_iter().map(Running::finish).collect();
     if setting.subject == Subject::Steered {
+        let commits_all = daemon.pid.is_some();
+        let asked_ns = boottime_ns();
         daemon.end()?;
+        // One that was killed commits nothing, and what it has left is only restored.
+        commits.extend(commits_all.then(|| Commit {
+            asked_ns,
+            returned_ns: boottime_ns(),
+        }));
     }
+    let ended = disk.device_now()?;
     drop(daemon);
     disk.umount()?;
     disk.end()?;

@@ -55,6 +55,25 @@ pub(super) enum DaemonFate {
     },
 }
 
+impl DaemonFate {
+    /// It is killed in a third of the sessions, and stopped in a sixth.
+    fn choose(number: u64, lasts: Duration, random: &mut Random) -> Self {
+        let at = Duration::from_secs(1) + random_time(lasts / 2, random);
+        match number % 6 {
+            1 => Self::Killed { at },
+            4 => Self::Replaced {
+                at,
+                after: random_time(lasts / 3, random),
+            },
+            5 => Self::Stopped {
+                at,
+                lasts: lasts / 3,
+            },
+            _ => Self::Lives,
+        }
+    }
+}
+
 /// A session, as chosen.
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
@@ -77,10 +96,25 @@ pub(super) struct Setting {
     pub(super) fate: DaemonFate,
 }
 
-/// Most writers of a session that are not always there.
-const WRITERS_MAX: u64 = 5;
+/// Writers that are in some sessions.
+const OTHERS: [Writer; 11] = [
+    Writer::Pairs,
+    Writer::Large,
+    Writer::Direct,
+    Writer::RowsDelete,
+    Writer::RowsTruncate,
+    Writer::RowsPersist,
+    Writer::RowsWal,
+    Writer::Mapped,
+    Writer::Stores,
+    Writer::Editor,
+    Writer::Git,
+];
+/// Most of these in one.
+const OTHERS_MAX: u64 = 5;
 
 impl Setting {
+    /// `only`: if not empty, the writers that do not wait.
     pub(super) fn choose(
         number: u64,
         subject: Subject,
@@ -91,61 +125,19 @@ impl Setting {
         let may_be_full = only.iter().all(|writer| writer.bears_a_full_disk());
         let is_nearly_full = random.chance(25) && may_be_full;
         let journal_mebibytes = *random.pick(&[4, 8, 32]);
-        // These two tell the moment most exactly.
-        let mut relaxed = vec![Writer::Records, Writer::Names];
-        if is_nearly_full {
-            relaxed.push(Writer::Filler);
-        }
-        let others = [
-            Writer::Pairs,
-            Writer::Large,
-            Writer::Direct,
-            Writer::RowsDelete,
-            Writer::RowsTruncate,
-            Writer::RowsPersist,
-            Writer::RowsWal,
-            Writer::Mapped,
-            Writer::Stores,
-            Writer::Editor,
-            Writer::Git,
-        ];
-        for _ in 0..2 + random.below(WRITERS_MAX - 1) {
-            let writer = *random.pick(&others);
-            let fits = !is_nearly_full || writer.bears_a_full_disk();
-            if fits && !relaxed.contains(&writer) {
-                relaxed.push(writer);
-            }
-        }
-        if !only.is_empty() {
-            relaxed = only.to_vec();
-        }
-        let never_pauses = |writer: &Writer| {
-            matches!(
-                writer,
-                Writer::Records | Writer::Names | Writer::Mapped | Writer::Stores | Writer::Pairs
-            )
+        let relaxed = if only.is_empty() {
+            choose_writers(is_nearly_full, random)
+        } else {
+            only.to_vec()
         };
-        let hot: Vec<Writer> = relaxed.iter().copied().filter(never_pauses).collect();
+        let hot = relaxed.iter().copied().filter(|writer| writer.is_quick());
+        let hot: Vec<Writer> = hot.collect();
         let hot = (!hot.is_empty() && random.chance(60)).then(|| *random.pick(&hot));
-        let mut durable = others.into_iter().filter(|writer| {
+        let waits = |writer: &Writer| {
             writer.can_be_durable() && (!is_nearly_full || writer.bears_a_full_disk())
-        });
-        let durable = durable.nth(random.below(6) as usize);
-        let durable = durable.filter(|_| subject == Subject::Steered && random.chance(40));
-        let at = Duration::from_secs(1) + random_time(lasts / 2, random);
-        let fate = match (subject, number % 6) {
-            (Subject::Ordered, _) => DaemonFate::Lives,
-            (_, 1) => DaemonFate::Killed { at },
-            (_, 4) => DaemonFate::Replaced {
-                at,
-                after: random_time(lasts / 3, random),
-            },
-            (_, 5) => DaemonFate::Stopped {
-                at,
-                lasts: lasts / 3,
-            },
-            _ => DaemonFate::Lives,
         };
+        let durable: Vec<Writer> = OTHERS.into_iter().filter(waits).collect();
+        let durable = Some(*random.pick(&durable));
         Self {
             subject,
             lasts,
@@ -160,11 +152,14 @@ impl Setting {
             is_nearly_full,
             relaxed,
             hot,
-            durable,
+            durable: durable.filter(|_| subject == Subject::Steered && random.chance(35)),
             durable_under_run: random.chance(50),
             mechanism: *random.pick(&["both", "seccomp", "preload"]),
             sync_every: *random.pick(&[Duration::from_millis(700), Duration::from_secs(5)]),
-            fate,
+            fate: match subject {
+                Subject::Steered => DaemonFate::choose(number, lasts, random),
+                Subject::Ordered => DaemonFate::Lives,
+            },
         }
     }
 
@@ -204,4 +199,20 @@ impl fmt::Display for Setting {
         }
         Ok(())
     }
+}
+
+fn choose_writers(is_nearly_full: bool, random: &mut Random) -> Vec<Writer> {
+    // These two tell the moment most exactly.
+    let mut writers = vec![Writer::Records, Writer::Names];
+    if is_nearly_full {
+        writers.push(Writer::Filler);
+    }
+    for _ in 0..2 + random.below(OTHERS_MAX - 1) {
+        let writer = *random.pick(&OTHERS);
+        let fits = !is_nearly_full || writer.bears_a_full_disk();
+        if fits && !writers.contains(&writer) {
+            writers.push(writer);
+        }
+    }
+    writers
 }

@@ -105,6 +105,14 @@ impl Writer {
         )
     }
 
+    /// Whether it may write without any pause: a step is little, and nothing grows with their number.
+    pub const fn is_quick(self) -> bool {
+        matches!(
+            self,
+            Self::Records | Self::Names | Self::Mapped | Self::Stores | Self::Pairs
+        )
+    }
+
     /// Mean pause after a step that leaves the machine to others, in microseconds: by what it writes.
     pub const fn pause_us(self) -> u64 {
         match self {
