@@ -1,0 +1,19 @@
+//! The history of a subvolume of btrfs: read-only snapshots, of each of which is known whether it is
+//! one point in time, and the way back to one.
+//!
+//! An [`Archive`] takes, lists and removes snapshots, [`Retention`] says which are kept, [`At`] which
+//! one is meant, and [`restore`] makes files of one.
+#![deny(unsafe_code)]
+
+mod archive;
+mod btrfs;
+pub mod restore;
+mod retention;
+mod snapshot;
+mod time;
+
+pub use archive::{Archive, ArchiveError, Standstill, Taken};
+pub use btrfs::Subvolume;
+pub use retention::Retention;
+pub use snapshot::Snapshot;
+pub use time::{At, AtError, WallTime};

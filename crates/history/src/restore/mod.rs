@@ -1,0 +1,379 @@
+//! Making files of a snapshot: a copy in a new place, or in place of what there is.
+
+mod copy;
+mod metadata;
+mod users;
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, open, openat, renameat_with, statat, syncfs};
+use rustix::io::Errno;
+
+pub use copy::Report;
+use copy::copy_tree;
+pub use users::User;
+use users::first_user;
+
+use crate::time::WallTime;
+
+/// Why nothing was restored, or not all.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// There is no such directory in the snapshot.
+    #[error("the snapshot has no directory {path}", path = path.display())]
+    Missing {
+        /// The directory, relative to the mount.
+        path: PathBuf,
+    },
+    /// The name leads elsewhere.
+    #[error(
+        "{path} cannot be the name of an app: it has to be the path of a directory relative to the \
+         mount, without `..`",
+        path = path.display()
+    )]
+    Name {
+        /// What was named.
+        path: PathBuf,
+    },
+    /// There is something already.
+    #[error(
+        "{path} is there already and not an empty directory: name a directory that is not there, or \
+         is empty",
+        path = path.display()
+    )]
+    Occupied {
+        /// The target.
+        path: PathBuf,
+    },
+    /// It is a mount point or in use.
+    #[error(
+        "{path} is a mount point or in use, so nothing can take its place: name a directory that is \
+         not there yet, as one in it",
+        path = path.display()
+    )]
+    Busy {
+        /// The target.
+        path: PathBuf,
+    },
+    /// A program uses what is to be replaced.
+    #[error("{path} is in use, by {user}: end that first, or restore to another place (--to)", path = path.display())]
+    InUse {
+        /// What is to be replaced.
+        path: PathBuf,
+        /// Who uses it.
+        user: User,
+    },
+    /// A file could not be copied.
+    #[error("cannot {what} {path}: {source}", path = path.display())]
+    File {
+        /// What was tried.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl RestoreError {
+    fn of(what: &'static str, path: &Path, errno: Errno) -> Self {
+        Self::File {
+            what,
+            path: path.to_owned(),
+            source: errno.into(),
+        }
+    }
+}
+
+/// What was restored in place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InPlace {
+    /// Of the copy.
+    pub report: Report,
+    /// Where what was there before is now; none: nothing was there.
+    pub before: Option<PathBuf>,
+}
+
+/// A path relative to a mount that leads to nothing above it.
+///
+/// # Errors
+/// [`RestoreError::Name`].
+pub fn checked_name(name: &Path) -> Result<&Path, RestoreError> {
+    let is_plain = |part| matches!(part, std::path::Component::Normal(_));
+    if name.components().all(is_plain) && name.components().next().is_some() {
+        Ok(name)
+    } else {
+        Err(RestoreError::Name {
+            path: name.to_owned(),
+        })
+    }
+}
+
+/// Copies a directory of a snapshot, or all of it, to a place where nothing is, or an empty
+/// directory. What is there is never incomplete: the copy gets its name when it is whole.
+///
+/// # Errors
+/// [`RestoreError`]; nothing is left of the copy.
+pub fn copy_to(
+    snapshot: &Path,
+    name: Option<&Path>,
+    target: &Path,
+) -> Result<Report, RestoreError> {
+    let source = open_source(snapshot, name)?;
+    let place = Place::of(target)?;
+    place.must_be_free()?;
+    let part = place.name_with(".restoring");
+    let report = place.copy_beside(&source, &part)?;
+    // An empty directory may be replaced, and nothing else: what another program has made there
+    // since stays.
+    let from = &place.parent;
+    let renamed = match renameat_with(from, &part, from, &place.name, RenameFlags::NOREPLACE) {
+        Err(Errno::EXIST) => rustix::fs::renameat(from, &part, from, &place.name),
+        renamed => renamed,
+    };
+    if let Err(errno) = renamed {
+        place.remove(&part);
+        let path = target.to_owned();
+        return Err(match errno {
+            Errno::BUSY => RestoreError::Busy { path },
+            Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR => RestoreError::Occupied { path },
+            errno => RestoreError::of("rename the copy to", target, errno),
+        });
+    }
+    place.make_durable(target)?;
+    Ok(report)
+}
+
+/// Puts a directory of a snapshot in place of what is there now, which is kept beside it, under the
+/// name `NAME.before-restore-TIME`. `mountpoint`: the filesystem that has the snapshot.
+///
+/// # Errors
+/// [`RestoreError`]; then what was there is there.
+pub fn in_place(
+    snapshot: &Path,
+    name: &Path,
+    mountpoint: &Path,
+    now: WallTime,
+) -> Result<InPlace, RestoreError> {
+    let source = open_source(snapshot, Some(name))?;
+    let target = mountpoint.join(name);
+    let place = Place::of(&target)?;
+    let is_there = place.exists(&place.name);
+    let must_be_unused = || match first_user(&place.parent, &place.name, &target) {
+        Ok(None) => Ok(()),
+        Ok(Some(user)) => Err(RestoreError::InUse {
+            path: target.clone(),
+            user,
+        }),
+        Err(errno) => Err(RestoreError::of("look who uses", &target, errno)),
+    };
+    if is_there {
+        must_be_unused()?;
+    }
+    let part = place.name_with(".restoring");
+    let report = place.copy_beside(&source, &part)?;
+    if !is_there {
+        let from = &place.parent;
+        let renamed = renameat_with(from, &part, from, &place.name, RenameFlags::NOREPLACE);
+        return match renamed {
+            Ok(()) => place.make_durable(&target).map(|()| InPlace {
+                report,
+                before: None,
+            }),
+            Err(errno) => {
+                place.remove(&part);
+                Err(RestoreError::of("rename the copy to", &target, errno))
+            }
+        };
+    }
+    // The copy may have taken long.
+    let exchanged = must_be_unused().and_then(|()| {
+        let from = &place.parent;
+        renameat_with(from, &part, from, &place.name, RenameFlags::EXCHANGE)
+            .map_err(|errno| RestoreError::of("rename the copy to", &target, errno))
+    });
+    if let Err(error) = exchanged {
+        place.remove(&part);
+        return Err(error);
+    }
+    let kept = place.name_with(&format!(".before-restore-{now}"));
+    let from = &place.parent;
+    let before = match renameat_with(from, &part, from, &kept, RenameFlags::NOREPLACE) {
+        Ok(()) => target.with_file_name(kept),
+        // It is there all the same.
+        Err(_) => target.with_file_name(part),
+    };
+    place.make_durable(&target)?;
+    Ok(InPlace {
+        report,
+        before: Some(before),
+    })
+}
+
+fn open_source(snapshot: &Path, name: Option<&Path>) -> Result<OwnedFd, RestoreError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let unreadable = |errno| RestoreError::of("open the snapshot", snapshot, errno);
+    let mut directory = open(snapshot, flags, Mode::empty()).map_err(unreadable)?;
+    let Some(name) = name else {
+        return Ok(directory);
+    };
+    // No symbolic link on the way leads out of the snapshot.
+    for part in checked_name(name)? {
+        directory =
+            openat(&directory, part, flags, Mode::empty()).map_err(|errno| match errno {
+                Errno::NOENT | Errno::NOTDIR | Errno::LOOP => RestoreError::Missing {
+                    path: name.to_owned(),
+                },
+                errno => RestoreError::of("open in the snapshot", name, errno),
+            })?;
+    }
+    Ok(directory)
+}
+
+/// Where a copy is made.
+struct Place {
+    parent: OwnedFd,
+    /// For messages.
+    parent_path: PathBuf,
+    name: OsString,
+}
+
+impl Place {
+    fn of(target: &Path) -> Result<Self, RestoreError> {
+        let failed = |errno| RestoreError::of("restore to", target, errno);
+        let name = target.file_name().ok_or_else(|| failed(Errno::INVAL))?;
+        let parent = match target.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self {
+            parent: open(parent, flags, Mode::empty()).map_err(failed)?,
+            parent_path: parent.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+
+    fn name_with(&self, end: &str) -> OsString {
+        let mut name = self.name.clone();
+        name.push(end);
+        name
+    }
+
+    fn exists(&self, name: &OsStr) -> bool {
+        statat(&self.parent, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    fn must_be_free(&self) -> Result<(), RestoreError> {
+        let path = self.parent_path.join(&self.name);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let directory = match openat(&self.parent, &self.name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOTDIR | Errno::LOOP) => return Err(RestoreError::Occupied { path }),
+            opened => opened.map_err(|errno| RestoreError::of("open", &path, errno))?,
+        };
+        let entries = rustix::fs::Dir::read_from(&directory)
+            .map_err(|errno| RestoreError::of("read", &path, errno))?;
+        let is_real =
+            |entry: rustix::fs::DirEntry| !matches!(entry.file_name().to_bytes(), b"." | b"..");
+        if entries.flatten().any(is_real) {
+            return Err(RestoreError::Occupied { path });
+        }
+        Ok(())
+    }
+
+    /// A whole copy under this name, or none.
+    fn copy_beside(&self, source: &OwnedFd, part: &OsStr) -> Result<Report, RestoreError> {
+        let path = self.parent_path.join(part);
+        rustix::fs::mkdirat(&self.parent, part, Mode::RWXU).map_err(|errno| match errno {
+            Errno::EXIST => RestoreError::Occupied { path: path.clone() },
+            errno => RestoreError::of("make", &path, errno),
+        })?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let copied = openat(&self.parent, part, flags, Mode::empty())
+            .map_err(|errno| RestoreError::of("open", &path, errno))
+            .and_then(|target| copy_tree(source, &target));
+        if copied.is_err() {
+            self.remove(part);
+        }
+        copied
+    }
+
+    /// Removes a copy that this process has made.
+    fn remove(&self, part: &OsStr) {
+        let path = self.parent_path.join(part);
+        if let Err(error) = std::fs::remove_dir_all(&path) {
+            tracing::warn!(?path, %error, "an incomplete copy cannot be removed");
+        }
+    }
+
+    fn make_durable(&self, target: &Path) -> Result<(), RestoreError> {
+        syncfs(&self.parent).map_err(|errno| RestoreError::of("make durable", target, errno))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_name_stays_within_the_mount() {
+        for name in ["a", "a/b", "a/b c"] {
+            assert!(checked_name(Path::new(name)).is_ok(), "{name}");
+        }
+        for name in ["", ".", "/a", "../a", "a/../b"] {
+            assert!(checked_name(Path::new(name)).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_symbolic_link_does_not_lead_out_of_the_snapshot() {
+        let base = tempfile::tempdir().unwrap();
+        let snapshot = base.path().join("snapshot");
+        fs::create_dir(&snapshot).unwrap();
+        fs::create_dir_all(base.path().join("other/inner")).unwrap();
+        std::os::unix::fs::symlink("../other", snapshot.join("link")).unwrap();
+        for name in ["link", "link/inner", "none"] {
+            let copied = copy_to(&snapshot, Some(Path::new(name)), &base.path().join("to"));
+            assert!(
+                matches!(copied, Err(RestoreError::Missing { .. })),
+                "{name}"
+            );
+        }
+        assert!(!base.path().join("to").exists());
+    }
+
+    #[test]
+    fn nothing_is_overwritten() {
+        let base = tempfile::tempdir().unwrap();
+        let at = |name: &str| base.path().join(name);
+        fs::create_dir(at("snapshot")).unwrap();
+        fs::write(at("snapshot/file"), "of the snapshot").unwrap();
+        fs::create_dir(at("full")).unwrap();
+        fs::write(at("full/file"), "mine").unwrap();
+        fs::write(at("plain"), "mine").unwrap();
+        std::os::unix::fs::symlink("empty", at("link")).unwrap();
+        fs::create_dir(at("empty")).unwrap();
+        for name in ["full", "plain", "link"] {
+            let copied = copy_to(&at("snapshot"), None, &at(name));
+            assert!(
+                matches!(copied, Err(RestoreError::Occupied { .. })),
+                "{name}"
+            );
+        }
+        assert_eq!(fs::read(at("full/file")).unwrap(), b"mine");
+        assert_eq!(fs::read(at("plain")).unwrap(), b"mine");
+        for name in ["empty", "new"] {
+            copy_to(&at("snapshot"), None, &at(name)).unwrap();
+            assert_eq!(fs::read(at(name).join("file")).unwrap(), b"of the snapshot");
+        }
+        let names = fs::read_dir(base.path()).unwrap().flatten();
+        let left = names.filter(|entry| entry.file_name().to_string_lossy().contains("restoring"));
+        assert_eq!(left.count(), 0);
+    }
+}

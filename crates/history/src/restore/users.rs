@@ -1,0 +1,219 @@
+//! Who uses a tree: programs that have something of it open, mapped, or as their directory.
+
+use std::collections::HashSet;
+use std::ffi::{CStr, OsStr};
+use std::fmt;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use mobifs_host::mounts;
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, fstat, openat, statat};
+use rustix::io::Errno;
+
+use super::metadata::libc_mode;
+
+/// A user of a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum User {
+    /// A process.
+    Process {
+        /// Its number.
+        pid: u32,
+        /// Its name.
+        name: String,
+    },
+    /// A loop device.
+    LoopDevice(String),
+    /// Swap.
+    Swap(PathBuf),
+    /// A filesystem that is mounted in it.
+    Mount(PathBuf),
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process { pid, name } => write!(f, "{name} (process {pid})"),
+            Self::LoopDevice(name) => write!(f, "the loop device /dev/{name}"),
+            Self::Swap(path) => write!(f, "the kernel for swap ({})", path.display()),
+            Self::Mount(path) => write!(f, "the filesystem that is mounted at {}", path.display()),
+        }
+    }
+}
+
+/// Files by device and inode number.
+type Files = HashSet<(u64, u64)>;
+
+/// The first user of what lies at this name; `path` is the same.
+pub(super) fn first_user(
+    directory: &OwnedFd,
+    name: &OsStr,
+    path: &Path,
+) -> Result<Option<User>, Errno> {
+    let files = files_of(directory, name)?;
+    let own = std::process::id();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    for pid in pids.filter(|&pid| pid != own) {
+        if uses(pid, &files) {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            let name = name.trim().to_owned();
+            return Ok(Some(User::Process { pid, name }));
+        }
+    }
+    Ok(mount_in(path).or_else(|| kernel_user(&files)))
+}
+
+fn key(about: &fs::Metadata) -> (u64, u64) {
+    (about.dev(), about.ino())
+}
+
+/// All files of a tree.
+fn files_of(directory: &OwnedFd, name: &OsStr) -> Result<Files, Errno> {
+    let mut files = Files::new();
+    let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    files.insert((stat.st_dev, stat.st_ino));
+    if stat.st_mode & libc_mode::KIND != libc_mode::DIRECTORY {
+        return Ok(files);
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let opened = |directory: &OwnedFd, name: &CStr| -> Result<(OwnedFd, Dir), Errno> {
+        let opened = openat(directory, name, flags, Mode::empty())?;
+        let entries = Dir::read_from(&opened)?;
+        Ok((opened, entries))
+    };
+    let root = openat(directory, name, flags, Mode::empty())?;
+    let entries = Dir::read_from(&root)?;
+    let mut open = vec![(root, entries)];
+    while let Some((directory, entries)) = open.last_mut() {
+        let Some(entry) = entries.next() else {
+            open.pop();
+            continue;
+        };
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        let stat = match statat(&*directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => continue,
+            Err(errno) => return Err(errno),
+        };
+        files.insert((stat.st_dev, stat.st_ino));
+        if stat.st_mode & libc_mode::KIND == libc_mode::DIRECTORY {
+            let inner = opened(directory, name)?;
+            // The root of a mount has another number than the directory that it covers.
+            let about = fstat(&inner.0)?;
+            files.insert((about.st_dev, about.st_ino));
+            open.push(inner);
+        }
+    }
+    Ok(files)
+}
+
+/// Whether a process has one of these files. A process that ends meanwhile has none.
+fn uses(pid: u32, files: &Files) -> bool {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let has = |link: PathBuf| fs::metadata(link).is_ok_and(|about| files.contains(&key(&about)));
+    if ["cwd", "root", "exe"]
+        .iter()
+        .any(|link| has(process.join(link)))
+    {
+        return true;
+    }
+    ["fd", "map_files"].iter().any(|links| {
+        let links = fs::read_dir(process.join(links)).into_iter().flatten();
+        links.flatten().any(|link| has(link.path()))
+    })
+}
+
+fn mount_in(path: &Path) -> Option<User> {
+    let path = path.canonicalize().ok()?;
+    let mut places = mounts().ok()?.into_iter().map(|mount| mount.mountpoint);
+    places
+        .find(|place| place.starts_with(&path))
+        .map(User::Mount)
+}
+
+/// The table writes space, tab, newline and backslash as three octal digits.
+fn unescaped(text: &str) -> String {
+    let octal = [
+        ("\\040", " "),
+        ("\\011", "\t"),
+        ("\\012", "\n"),
+        ("\\134", "\\"),
+    ];
+    let unescape = |text: String, (code, plain): (&str, &str)| text.replace(code, plain);
+    octal.into_iter().fold(text.to_owned(), unescape)
+}
+
+fn kernel_user(files: &Files) -> Option<User> {
+    let has = |path: &Path| fs::metadata(path).is_ok_and(|about| files.contains(&key(&about)));
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let swaps = swaps
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().next());
+    let swap = swaps
+        .map(|path| PathBuf::from(unescaped(path)))
+        .find(|path| has(path));
+    let devices = || {
+        let all = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+        let mut backed = all.filter_map(|entry| {
+            let backing = fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
+            Some((
+                entry.file_name(),
+                PathBuf::from(backing.trim_end_matches('\n')),
+            ))
+        });
+        let found = backed.find(|(_, backing)| has(backing));
+        found.map(|(name, _)| User::LoopDevice(name.to_string_lossy().into_owned()))
+    };
+    swap.map(User::Swap).or_else(devices)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use rustix::fs::open;
+
+    use super::*;
+
+    fn user_of(base: &Path, name: &str) -> Option<User> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = open(base, flags, Mode::empty()).unwrap();
+        first_user(&directory, OsStr::new(name), &base.join(name)).unwrap()
+    }
+
+    #[test]
+    fn a_process_that_has_a_file_open_or_its_directory_there_is_found() {
+        let base = tempfile::tempdir().unwrap();
+        let inner = base.path().join("tree/inner");
+        fs::create_dir_all(&inner).unwrap();
+        fs::write(inner.join("file"), "content").unwrap();
+        assert_eq!(user_of(base.path(), "tree"), None);
+        let sleeping = |command: &mut Command| {
+            let command = command.arg("60").stdout(Stdio::null());
+            command.spawn().unwrap()
+        };
+        let mut commands = [Command::new("sleep"), Command::new("sleep")];
+        commands[0].current_dir(&inner);
+        commands[1].stdin(fs::File::open(inner.join("file")).unwrap());
+        for mut command in commands {
+            let mut process = sleeping(&mut command);
+            // It keeps a file open itself for as long as it can start one.
+            drop(command);
+            let found = user_of(base.path(), "tree");
+            let pid = process.id();
+            process.kill().unwrap();
+            process.wait().unwrap();
+            let is_it = matches!(&found, Some(User::Process { pid: found, .. }) if *found == pid);
+            assert!(is_it, "{found:?}");
+        }
+        assert_eq!(user_of(base.path(), "tree"), None);
+    }
+}

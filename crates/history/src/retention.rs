@@ -1,0 +1,71 @@
+//! Which snapshots are kept.
+
+use std::time::Duration;
+
+use crate::snapshot::Snapshot;
+use crate::time::WallTime;
+
+/// How many are kept, and how old they become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// No more than so many.
+    pub count: u64,
+    /// None that is older; none: of any age.
+    pub age_max: Option<Duration>,
+}
+
+impl Retention {
+    /// Those that are not kept any more, the oldest first, if so many are about to come.
+    pub fn surplus(&self, snapshots: &[Snapshot], coming: u64, now: WallTime) -> Vec<Snapshot> {
+        let mut in_order = snapshots.to_vec();
+        in_order.sort();
+        let room = self.count.saturating_sub(coming);
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
+        let too_many = in_order.len().saturating_sub(room);
+        let oldest = self.age_max.map(|age| now.before(age));
+        let is_surplus = |(place, snapshot): &(usize, Snapshot)| {
+            *place < too_many || oldest.is_some_and(|oldest| snapshot.time < oldest)
+        };
+        let surplus = in_order.into_iter().enumerate().filter(is_surplus);
+        surplus.map(|(_, snapshot)| snapshot).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshots(seconds: &[u64]) -> Vec<Snapshot> {
+        let start = WallTime::parse("2026-11-27T16:00:00Z").unwrap();
+        let at = |&second: &u64| Snapshot {
+            time: start.before(Duration::from_secs(1_000 - second)),
+            is_exact: second % 2 == 0,
+        };
+        seconds.iter().map(at).collect()
+    }
+
+    #[test]
+    fn the_oldest_go_first() {
+        let retention = Retention {
+            count: 2,
+            age_max: None,
+        };
+        let now = WallTime::parse("2026-11-27T16:00:00Z").unwrap();
+        let all = snapshots(&[30, 10, 20]);
+        assert_eq!(retention.surplus(&all, 0, now), snapshots(&[10]));
+        assert_eq!(retention.surplus(&all, 1, now), snapshots(&[10, 20]));
+        assert_eq!(retention.surplus(&all, 9, now), snapshots(&[10, 20, 30]));
+        assert!(retention.surplus(&all[..2], 0, now).is_empty());
+    }
+
+    #[test]
+    fn what_is_too_old_goes() {
+        let retention = Retention {
+            count: 10,
+            age_max: Some(Duration::from_secs(980)),
+        };
+        let now = WallTime::parse("2026-11-27T16:00:00Z").unwrap();
+        let all = snapshots(&[30, 10, 20]);
+        assert_eq!(retention.surplus(&all, 1, now), snapshots(&[10]));
+    }
+}

@@ -1,0 +1,67 @@
+//! One snapshot, and its name.
+
+use std::ffi::OsString;
+
+use crate::time::WallTime;
+
+/// At the end of the name of a snapshot that may not be one point in time.
+const INEXACT: &str = "-inexact";
+
+/// A snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Snapshot {
+    /// The moment whose state it has.
+    pub time: WallTime,
+    /// Whether it is one point in time: nothing has changed between the commit before it and
+    /// itself.
+    pub is_exact: bool,
+}
+
+impl Snapshot {
+    /// Its name in the history.
+    pub fn name(&self) -> OsString {
+        let end = if self.is_exact { "" } else { INEXACT };
+        format!("{}{end}", self.time).into()
+    }
+
+    /// The snapshot of this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        let (time, is_exact) = match name.strip_suffix(INEXACT) {
+            Some(time) => (time, false),
+            None => (name, true),
+        };
+        let time = WallTime::parse(time)?;
+        let snapshot = Self { time, is_exact };
+        // Names that only look similar are another program's.
+        (snapshot.name() == name).then_some(snapshot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_when_and_whether_it_is_exact() {
+        for (name, is_exact) in [
+            ("2026-11-27T16:30:05.123456Z", true),
+            ("2026-11-27T16:30:05.123456Z-inexact", false),
+        ] {
+            let snapshot = Snapshot::parse(name).unwrap();
+            assert_eq!(snapshot.is_exact, is_exact);
+            assert_eq!(snapshot.name(), name);
+        }
+    }
+
+    #[test]
+    fn names_of_others_are_none() {
+        for name in [
+            "new",
+            "2026-11-27T16:30:05Z",
+            "2026-11-27T16:30:05.123456Z-old",
+            "",
+        ] {
+            assert_eq!(Snapshot::parse(name), None, "{name}");
+        }
+    }
+}
