@@ -50,6 +50,8 @@ Keys of the configuration file (TOML; docs/CONFIG.md explains them):
                interval_ms, quiet_ms, quiet_age_min_ms, staleness_bytes,
                flush_interval_ms (fsync)
   [[app]]      match = \"GLOB\", and any key of [defaults]
+  [history]    keep_count, keep_age_max_ms, interval_min_ms, freeze_max_ms,
+               free_min_percent
 
 In /etc/fstab:
   /srv/store  /mnt/data  fuse.mobifs  noauto,config=/etc/mobifs.toml  0 0";
@@ -64,6 +66,10 @@ const STEER_HELP: &str = "\
 The configuration file is that of a mount (`mobifs mount --help` lists its keys). A filesystem is
 committed as a whole: the settings of `.` hold, within the age_max_ms and staleness_max_bytes of
 every app. docs/NATIVE.md says what is promised and how to set it up.";
+
+const RESTORE_HELP: &str = "\
+Content is shared with the snapshot where the filesystem can (reflinks). docs/HISTORY.md says what a
+snapshot has, and what it does not.";
 
 /// Memory-speed storage over the filesystem you have: after a crash every app is at a
 /// point in time that really existed.
@@ -101,11 +107,19 @@ pub(crate) enum Command {
     /// Tell a mount that the user is active, or what the screen does (for kiosks, phones
     /// and tests)
     Touch(TouchArguments),
+    /// List the snapshots that are kept of a steered btrfs
+    History(HistoryArguments),
+    /// Bring back files as a snapshot has them
+    #[command(after_help = RESTORE_HELP)]
+    Restore(RestoreArguments),
     /// Run a command whose calls for durability return at once on steered filesystems
     #[command(after_help = RUN_HELP)]
     Run(RunArguments),
     /// Say which way to use MobiFS fits a directory, and why; changes nothing
     Doctor(DoctorArguments),
+    /// Let apps go on that a daemon keeps standing still, if it dies
+    #[command(hide = true)]
+    ThawGuard(ThawGuardArguments),
     /// Watch over a daemon: start a new one if it dies
     #[command(hide = true)]
     Supervise(SuperviseArguments),
@@ -201,6 +215,44 @@ pub(crate) struct DoctorArguments {
     pub(crate) config: Option<PathBuf>,
     /// What is to be served: a directory with the files of programs
     pub(crate) directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ThawGuardArguments {
+    /// Where the daemon notes what stands still
+    pub(crate) note: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HistoryArguments {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The filesystem: where it is mounted, or any directory in it
+    pub(crate) directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RestoreArguments {
+    /// The last snapshot at or before this moment: with its time zone (2026-11-27T16:30:00Z), a name
+    /// that `mobifs history` shows, or how long ago (-90s, -10min, -2h, -3d)
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) at: String,
+    /// Only this directory: its path relative to the mount
+    #[arg(long, value_name = "NAME")]
+    pub(crate) app: Option<PathBuf>,
+    /// Only snapshots that are one point in time
+    #[arg(long)]
+    pub(crate) exact: bool,
+    /// Copy to this directory, which must not be there, or be empty
+    #[arg(long, value_name = "DIR", required_unless_present = "in_place")]
+    pub(crate) to: Option<PathBuf>,
+    /// Put it in the place of what is there now, which is kept as NAME.before-restore-TIME; nothing
+    /// may use it
+    #[arg(long, requires = "app", conflicts_with = "to")]
+    pub(crate) in_place: bool,
+    /// The filesystem: where it is mounted, or any directory in it
+    pub(crate) mountpoint: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -438,8 +490,13 @@ mod tests {
             .unwrap()
             .split_once("[defaults]")
             .unwrap();
-        let (known_mount, known_app) = mobifs_volume::config_keys();
-        for (text, known) in [(mount, known_mount), (app, known_app)] {
+        let (app, history) = app.split_once("[history]").unwrap();
+        let known = mobifs_volume::config_keys();
+        for (text, known) in [
+            (mount, known.mount),
+            (app, known.app),
+            (history, known.history),
+        ] {
             let named = |name: &str| {
                 text.split(|c: char| !(c.is_ascii_lowercase() || c == '_'))
                     .any(|word| word == name)
@@ -485,6 +542,9 @@ mod tests {
             "mobifs steer --foreground --config c MNT",
             "mobifs steer --stop MNT",
             "mobifs steer --check --config c DIR",
+            "mobifs history --json MNT",
+            "mobifs restore --at -10min --app a/b --to DIR MNT",
+            "mobifs restore --at 2026-11-27T16:30:00Z --exact --app a --in-place MNT",
             "mobifs sync --app NAME MNT",
             "mobifs set --app A --policy tpl --slope-min-micropercent -5 --window-points 8 MNT",
             "mobifs touch MNT",
@@ -507,5 +567,16 @@ mod tests {
         }
         assert!(Arguments::try_parse_from(["mobifs"]).is_err());
         assert!(Arguments::try_parse_from(["mobifs", "mount", "STORE"]).is_err());
+        for line in [
+            "mobifs restore --at -10min MNT",
+            "mobifs restore --at -10min --in-place MNT",
+            "mobifs restore --at -10min --in-place --app a --to DIR MNT",
+            "mobifs restore --to DIR MNT",
+        ] {
+            assert!(
+                Arguments::try_parse_from(line.split(' ')).is_err(),
+                "{line}"
+            );
+        }
     }
 }

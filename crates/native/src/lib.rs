@@ -15,6 +15,7 @@ mod control;
 mod counters;
 mod events;
 pub mod filesystem;
+pub mod history;
 pub mod mount_options;
 mod serve;
 mod status;

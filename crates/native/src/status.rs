@@ -77,6 +77,7 @@ impl Steering {
             largest_transaction_bytes: self.largest_transaction_bytes(),
             written_counter: self.written_counter().to_owned(),
             options_before: state.takeover.before().shown(),
+            history: state.history.clone(),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mobifs_host::mounts;
+use mobifs_steered::Standstill;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -79,6 +80,7 @@ impl Group {
         // Another command of the app may end, and its group be removed, in between.
         for _ in 0..ENTER_TRIES {
             let is_new = fs::create_dir(&self.path).is_ok();
+            Standstill::wait_for_end(&self.path);
             match fs::write(self.path.join(PROCESSES), "0") {
                 Ok(()) => return true,
                 Err(error) if is_gone(&error) => {}

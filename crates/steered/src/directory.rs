@@ -158,8 +158,12 @@ impl Directory {
 
     /// Whether only those can have made it who may promise something to this process.
     fn is_trusted(&self, about: &rustix::fs::Stat) -> bool {
-        let has_owner = about.st_uid == ROOT || about.st_uid == self.trusted_user;
-        has_owner && about.st_mode & 0o022 == 0
+        self.is_of_trusted(about.st_uid, about.st_mode)
+    }
+
+    pub(crate) fn is_of_trusted(&self, user: u32, mode: u32) -> bool {
+        let has_owner = user == ROOT || user == self.trusted_user;
+        has_owner && mode & 0o022 == 0
     }
 }
 

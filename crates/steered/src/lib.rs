@@ -35,6 +35,7 @@ mod mappings;
 mod ofd_lock;
 mod record;
 mod registration;
+mod standstill;
 mod superblock;
 
 pub use decisions::{Decisions, PROBE_BYTES, PROBE_FLAGS, PROBE_OFFSET, pending_error};
@@ -42,4 +43,5 @@ pub use directory::{Directory, ENVIRONMENT, STANDARD_DIRECTORY, Steered};
 pub use mappings::{MappedFiles, is_order_kept};
 pub use record::{RECORD_BYTES, Record};
 pub use registration::{PublishError, Registration, VALID_S};
+pub use standstill::{Standstill, is_frozen, set_frozen};
 pub use superblock::{Device, Look};

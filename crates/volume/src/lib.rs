@@ -25,9 +25,9 @@ pub use app_selection::AppSelection;
 pub use arena::{Arena, ArenaError, Entered, InFlightRequest, RequestSlot, enter};
 pub use clock::{Clock, SystemClock};
 pub use config::{
-    Config, ConfigError, EventSources, Kind, PolicyChange, PolicyKey, PolicySettings, Rules,
-    SettingError, Size, check_policy, class_name, config_keys, parse_class, parse_policy,
-    parse_size,
+    Config, ConfigError, ConfigKeys, EventSources, HistoryRules, Kind, PolicyChange, PolicyKey,
+    PolicySettings, Rules, SettingError, Size, check_policy, class_name, config_keys, parse_class,
+    parse_policy, parse_size,
 };
 #[cfg(feature = "fault-points")]
 pub use fault_points::{FAULT_POINTS, FAULTS};
@@ -41,8 +41,8 @@ pub use mobifs_engine::{
 };
 pub use opened::{OpenOptions, OpenedStore, Resumption};
 pub use status::{
-    AppReport, AppTotals, CheckpointReport, MemoryStatus, NativeStatus, PolicyReport,
-    RecordingStatus, SCHEMA_VERSION, Status, StoreStatus, TransactionCounts, UserReport, bytes,
-    rfc3339,
+    AppReport, AppTotals, CheckpointReport, HistoryStatus, MemoryStatus, NativeStatus,
+    PolicyReport, RecordingStatus, SCHEMA_VERSION, Status, StoreStatus, TransactionCounts,
+    UserReport, bytes, rfc3339,
 };
 pub use volume::{BatterySource, Checkpointer, KernelCache, Volume, VolumeError, VolumeOptions};

@@ -80,6 +80,25 @@ pub struct NativeStatus {
     pub written_counter: String,
     /// The mount options that were changed, as they were before.
     pub options_before: Vec<String>,
+    /// The snapshots that are kept; none: no history is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<HistoryStatus>,
+}
+
+/// Snapshots that are kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryStatus {
+    /// How many.
+    pub kept: u64,
+    /// The moment of the last one, which is its name; none: none was taken yet.
+    pub last: Option<String>,
+    /// Whether that is one point in time.
+    pub last_is_exact: Option<bool>,
+    /// How long apps stood still for the last snapshot that needed it, in milliseconds; none: none
+    /// has since the daemon was started.
+    pub last_standstill_ms: Option<u64>,
+    /// Why the last attempt to take or remove one failed; none: it did not.
+    pub failed: Option<String>,
 }
 
 /// All apps of a mount together.

@@ -3,14 +3,17 @@
 pub(crate) mod check;
 pub(crate) mod doctor;
 pub(crate) mod drill;
+pub(crate) mod history;
 pub(crate) mod mount;
 pub(crate) mod recover;
 pub(crate) mod reload;
+pub(crate) mod restore;
 pub(crate) mod run;
 pub(crate) mod set;
 pub(crate) mod status;
 pub(crate) mod steer;
 pub(crate) mod sync;
+pub(crate) mod thaw_guard;
 pub(crate) mod touch;
 pub(crate) mod umount;
 

@@ -87,6 +87,10 @@ fn check(arguments: &SteerArguments) -> Result<(), Failure> {
     for note in &examination.notes {
         text += &format!("{note}\n");
     }
+    let history = examination.mount.as_ref();
+    let history =
+        history.and_then(|mount| mobifs_native::history::check(mount, &config.config.history));
+    text.extend(history.map(|note| format!("{note}\n")));
     let mountpoint = examination.mount.map(|mount| mount.mountpoint);
     let mountpoint = mountpoint.unwrap_or_else(|| arguments.mountpoint.clone());
     let shown = mountpoint.display();
@@ -140,6 +144,7 @@ fn restore(mountpoint: &Path) -> Result<(), Failure> {
         let path = mountpoint.display();
         Failure::new(Code::NotMounted, format!("{path} is not a mount point"))
     })?;
+    mobifs_native::history::end_standstill_after_daemon(&mount);
     restore_after_daemon(&mount)?;
     Ok(())
 }

@@ -77,6 +77,7 @@ impl Steering {
                 state.promise.update();
             }
         }
+        self.keep_history(ended.now);
         if self.changes.is_none() || self.take_change() {
             self.state.lock().wrote(started, 0, true);
             // It is not reported to the thread that runs it.
@@ -102,6 +103,7 @@ impl Steering {
         let committed = self.commit(true);
         // So that it can be unmounted.
         *self.committer.lock() = None;
+        self.close_history();
         let restored = {
             let mut state = self.state.lock();
             state.has_ended = true;

@@ -1,6 +1,7 @@
 //! A filesystem that is steered: what is known of it, and what is decided.
 
 mod commit;
+mod keep;
 mod observe;
 mod run;
 mod settings;
@@ -21,7 +22,9 @@ use rustix::io::Errno;
 use crate::changes::ChangeWatch;
 use crate::counters::DirtiedCounter;
 use crate::filesystem::{Committer, Filesystem};
+use crate::history::Keeper;
 use crate::takeover::{Takeover, TakeoverError};
+use keep::keeper;
 pub use settings::SettingsError;
 pub(crate) use state::State;
 use state::{Counts, Promise};
@@ -74,6 +77,8 @@ pub struct Steering {
     /// None: it has ended, and uses nothing of the filesystem any more. Locked for one commit, and for a look at what has changed: a change that is reported while a
     /// commit is under way may be one that the commit does not have. Taken before the state.
     committer: Mutex<Option<Committer>>,
+    /// Locked after the committer and before the state. None: the filesystem has no snapshots.
+    history: Option<Mutex<Keeper>>,
     state: Mutex<State>,
     config_file: Option<PathBuf>,
 }
@@ -125,6 +130,7 @@ impl Steering {
             counts: Counts::begin(filesystem, dirtied.read()),
             started: SystemClock.moment(),
             last_commit: None,
+            history: None,
             retry_at: None,
             has_ended: false,
         };
@@ -136,6 +142,7 @@ impl Steering {
             largest_transaction_bytes: filesystem.largest_transaction_bytes(),
             wake,
             committer: Mutex::new(Some(committer)),
+            history: keeper(mount, filesystem, config).map(Mutex::new),
             state: Mutex::new(state),
             config_file,
         };

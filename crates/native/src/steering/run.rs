@@ -35,6 +35,8 @@ impl Steering {
         let mounts = File::open("/proc/self/mountinfo").map_err(failed)?;
         while !self.state.lock().has_ended {
             let until = self.look();
+            let history_at = self.look_at_history();
+            let until = [until, history_at].into_iter().flatten().min();
             self.state.lock().promise.renew();
             self.wait(&mounts, until)
                 .map_err(|errno| failed(errno.into()))?;

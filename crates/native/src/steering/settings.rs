@@ -82,6 +82,7 @@ impl Steering {
         if replaces {
             tracing::warn!("the configuration has replaced what was set at run time");
         }
+        self.set_history(config.history);
         tracing::info!("configuration reloaded");
         self.wake();
         Ok(())

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use mobifs_base::MonotonicNs;
 use mobifs_engine::{Class, Moment, Observed, ObservedTransaction, Pacing};
 use mobifs_steered::{Device, PublishError, Registration, VALID_S};
-use mobifs_volume::{BatterySource, Rules};
+use mobifs_volume::{BatterySource, HistoryStatus, Rules};
 
 use crate::counters::Dirtied;
 use crate::filesystem::Filesystem;
@@ -23,6 +23,8 @@ pub(crate) struct State {
     pub(crate) low_batteries: BTreeSet<BatterySource>,
     pub(crate) counts: Counts,
     pub(crate) started: Moment,
+    /// For the status.
+    pub(crate) history: Option<HistoryStatus>,
     pub(crate) last_commit: Option<Moment>,
     /// After a commit that failed: when the next one is tried.
     pub(crate) retry_at: Option<MonotonicNs>,

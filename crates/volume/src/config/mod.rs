@@ -1,6 +1,7 @@
 //! The configuration file: TOML, every key known by name.
 
 mod events;
+mod history;
 mod kind;
 mod pacing;
 mod policy_keys;
@@ -19,6 +20,7 @@ use toml::de::{DeTable, Deserializer};
 
 use crate::memory_budget;
 pub use events::EventSources;
+pub use history::HistoryRules;
 pub use kind::Kind;
 pub use policy_keys::{PolicyKey, PolicySettings};
 use raw::RawConfig;
@@ -29,7 +31,7 @@ pub use settings::{
 };
 pub use size::{Size, parse as parse_size};
 use written::Written;
-pub use written::config_keys;
+pub use written::{ConfigKeys, config_keys};
 
 /// Smallest memory budget that leaves room to work.
 const MEMORY_BUDGET_BYTES_MIN: u64 = 4 << 20;
@@ -149,6 +151,8 @@ pub struct Config {
     pub pacing: PacingRules,
     /// What is listened to around the mount.
     pub events: EventSources,
+    /// Snapshots that are kept.
+    pub history: HistoryRules,
     /// Apps and their limits.
     pub rules: Rules,
 }
@@ -251,6 +255,7 @@ impl Config {
             allow_durable,
             pacing: pacing::pacing(&raw)?,
             events: events::events(&raw)?,
+            history: raw.history.rules()?,
             rules,
         })
     }
@@ -719,12 +724,13 @@ mod tests {
             names.sort();
             names
         };
-        let (mount, app) = config_keys();
-        assert_eq!(
-            listed("no_such_key = 1"),
-            sorted(&mount, &["defaults", "app"])
-        );
-        assert_eq!(listed("[defaults]\nno_such_key = 1"), sorted(&app, &[]));
-        assert_eq!(listed("[[app]]\nno_such_key = 1"), sorted(&app, &[]));
+        let keys = config_keys();
+        let of_mount = sorted(&keys.mount, &["defaults", "app", "history"]);
+        assert_eq!(listed("no_such_key = 1"), of_mount);
+        let of_app = sorted(&keys.app, &[]);
+        assert_eq!(listed("[defaults]\nno_such_key = 1"), of_app);
+        assert_eq!(listed("[[app]]\nno_such_key = 1"), of_app);
+        let of_history = sorted(&keys.history, &[]);
+        assert_eq!(listed("[history]\nno_such_key = 1"), of_history);
     }
 }

@@ -8,6 +8,7 @@ use serde::de::{self, DeserializeSeed, IntoDeserializer as _, MapAccess, Visitor
 use serde::{Deserialize, Deserializer};
 
 use super::Fault;
+use super::history::RawHistory;
 use super::policy_keys::PolicySettings;
 use super::rules::{AppGlob, Rules};
 use super::settings::{PolicyChange, check_policy};
@@ -41,6 +42,8 @@ pub(super) struct RawConfig {
     defaults: PolicySettings,
     #[serde(default)]
     app: Vec<RawApp>,
+    #[serde(default)]
+    pub(super) history: RawHistory,
 }
 
 /// The settings of the apps that a glob matches.

@@ -7,6 +7,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::history::HISTORY_KEYS;
 use super::kind::Kind;
 use super::policy_keys::PolicySettings;
 use super::{Fault, line_of};
@@ -39,10 +40,25 @@ const MOUNT_KEYS: [Key; 21] = [
     ("apps", Kind::Globs),
 ];
 
-/// Every key that a configuration can have: of the whole mount, and of `[defaults]` and `[[app]]`.
-pub fn config_keys() -> (Vec<&'static str>, Vec<&'static str>) {
+/// Every key that a configuration can have.
+#[derive(Clone, Debug)]
+pub struct ConfigKeys {
+    /// Of the whole mount.
+    pub mount: Vec<&'static str>,
+    /// Of `[defaults]` and `[[app]]`.
+    pub app: Vec<&'static str>,
+    /// Of `[history]`.
+    pub history: Vec<&'static str>,
+}
+
+/// Every key that a configuration can have.
+pub fn config_keys() -> ConfigKeys {
     let names = |keys: &[Key]| keys.iter().map(|(name, _)| *name).collect();
-    (names(&MOUNT_KEYS), names(&app_keys()))
+    ConfigKeys {
+        mount: names(&MOUNT_KEYS),
+        app: names(&app_keys()),
+        history: names(&HISTORY_KEYS),
+    }
 }
 
 /// The keys of `[defaults]`, and beside `match` those of `[[app]]`.
@@ -99,7 +115,11 @@ impl Written {
             match (name, value.get_ref()) {
                 ("defaults", DeValue::Table(table)) => {
                     self.note(name, line);
-                    self.table(text, name, table, false)?;
+                    self.table(text, name, table, &app_keys(), false)?;
+                }
+                ("history", DeValue::Table(table)) => {
+                    self.note(name, line);
+                    self.table(text, name, table, &HISTORY_KEYS, false)?;
                 }
                 ("app", DeValue::Array(apps))
                     if apps.iter().all(|app| app.get_ref().is_table()) =>
@@ -112,8 +132,8 @@ impl Written {
                         self.app(text, line, table)?;
                     }
                 }
-                ("defaults", _) => {
-                    let message = "must be a table: write [defaults] on a line of its own";
+                ("defaults" | "history", _) => {
+                    let message = format!("must be a table: write [{name}] on a line of its own");
                     return Err(Fault::at(line, name, message));
                 }
                 ("app", _) => {
@@ -137,7 +157,7 @@ impl Written {
         };
         let place = format!("app \"{glob}\"");
         self.note(&place, line);
-        self.table(text, &place, table, true)
+        self.table(text, &place, table, &app_keys(), true)
     }
 
     fn table(
@@ -145,6 +165,7 @@ impl Written {
         text: &str,
         place: &str,
         table: &DeTable<'_>,
+        known: &[Key],
         is_app: bool,
     ) -> Result<(), Fault> {
         for (key, value) in in_order(table) {
@@ -152,7 +173,7 @@ impl Written {
                 let line = line_of(text, key.span().start);
                 self.note(&format!("{place}.match"), line);
             } else {
-                self.key(text, Some(place), &app_keys(), key, value)?;
+                self.key(text, Some(place), known, key, value)?;
             }
         }
         Ok(())
@@ -201,10 +222,13 @@ fn unknown_key(name: &str, place: Option<&str>, known: &[Key]) -> String {
         Some(_) if has(&MOUNT_KEYS) => {
             "it is a key of the whole mount: write it above the first table"
         }
+        _ if place != Some("history") && has(&HISTORY_KEYS) => {
+            "it is a key of the history: write it below [history]"
+        }
         _ => {
             let mut names: Vec<&str> = known.iter().map(|(known, _)| *known).collect();
             if place.is_none() {
-                names.extend(["[defaults]", "[[app]]"]);
+                names.extend(["[defaults]", "[[app]]", "[history]"]);
             }
             return format!(
                 "there is no key `{name}` here; there are {}",

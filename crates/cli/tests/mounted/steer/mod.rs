@@ -3,6 +3,7 @@
 mod check;
 mod commands;
 mod commits;
+mod history;
 mod life;
 mod options;
 

@@ -1,0 +1,89 @@
+//! `mobifs history`
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use mobifs_daemon::{Code, Failure};
+use mobifs_history::{Archive, ArchiveError, Snapshot};
+use mobifs_host::mounts;
+use mobifs_native::history::DIRECTORY;
+
+use crate::arguments::HistoryArguments;
+
+pub(crate) fn run(arguments: &HistoryArguments) -> Result<(), Failure> {
+    let place = Place::of(&arguments.directory)?;
+    let archive = place.archive()?;
+    let snapshots = archive.list().map_err(failed)?;
+    let mut text = if arguments.json {
+        serde_json::to_string_pretty(&json(&archive, &snapshots)).map_err(failed)?
+    } else {
+        table(&archive, &snapshots)
+    };
+    text.push('\n');
+    io::stdout()
+        .lock()
+        .write_all(text.as_bytes())
+        .map_err(failed)
+}
+
+fn table(archive: &Archive, snapshots: &[Snapshot]) -> String {
+    let mut lines = vec![format!("{:<27}  {:>10}  EXACT", "TIME (UTC)", "COMMIT")];
+    lines.extend(snapshots.iter().map(|snapshot| {
+        let commit = archive.transaction_of(snapshot);
+        let commit = commit.map_or_else(|_| "?".to_owned(), |commit| commit.to_string());
+        let exact = if snapshot.is_exact { "yes" } else { "no" };
+        format!("{:<27}  {commit:>10}  {exact}", snapshot.time.to_string())
+    }));
+    lines.join("\n")
+}
+
+fn json(archive: &Archive, snapshots: &[Snapshot]) -> serde_json::Value {
+    let all = snapshots.iter().map(|snapshot| {
+        serde_json::json!({
+            "time": snapshot.time.to_string(),
+            "commit": archive.transaction_of(snapshot).ok(),
+            "exact": snapshot.is_exact,
+            "path": archive.path_of(snapshot).to_string_lossy(),
+        })
+    });
+    serde_json::json!({ "snapshots": all.collect::<Vec<_>>() })
+}
+
+pub(super) fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::new(Code::Failed, error.to_string())
+}
+
+/// A filesystem that may have a history.
+pub(super) struct Place {
+    /// Where it is mounted.
+    pub(super) mountpoint: PathBuf,
+}
+
+impl Place {
+    /// That of a directory.
+    pub(super) fn of(directory: &Path) -> Result<Self, Failure> {
+        let shown = directory.display();
+        let unreadable = |error: io::Error| failed(format!("cannot examine {shown}: {error}"));
+        let path = directory.canonicalize().map_err(unreadable)?;
+        let table = mounts().map_err(unreadable)?;
+        let above = table
+            .into_iter()
+            .filter(|mount| path.starts_with(&mount.mountpoint));
+        let mount = above.max_by_key(|mount| mount.mountpoint.components().count());
+        let mount = mount.ok_or_else(|| failed(format!("no mount has {shown}")))?;
+        Ok(Self {
+            mountpoint: mount.mountpoint,
+        })
+    }
+
+    pub(super) fn archive(&self) -> Result<Archive, Failure> {
+        Archive::open(&self.mountpoint, Path::new(DIRECTORY)).map_err(|error| match error {
+            ArchiveError::Empty { path } => failed(format!(
+                "{} has no history: `[history]` in the configuration of `mobifs steer` keeps one \
+                 (keep_count), from the next commit on",
+                path.display()
+            )),
+            error => failed(error),
+        })
+    }
+}

@@ -1,0 +1,98 @@
+//! `mobifs restore`
+
+use std::path::PathBuf;
+
+use mobifs_daemon::{Code, Failure};
+use mobifs_history::restore::{Report, RestoreError, checked_name, copy_to, in_place};
+use mobifs_history::{Archive, At, Snapshot, WallTime};
+
+use super::history::{Place, failed};
+use crate::arguments::RestoreArguments;
+
+pub(crate) fn run(arguments: &RestoreArguments) -> Result<(), Failure> {
+    let now = WallTime::now();
+    let usage = |error: &dyn std::fmt::Display| Failure::new(Code::Usage, error.to_string());
+    let at = At::parse(&arguments.at, now).map_err(|error| usage(&error))?;
+    let name = arguments.app.as_deref().map(checked_name);
+    let name = name.transpose().map_err(|error| usage(&error))?;
+    let place = Place::of(&arguments.mountpoint)?;
+    let archive = place.archive()?;
+    let snapshot = chosen(&archive, at, arguments)?;
+    let source = archive.path_of(&snapshot);
+    let (report, target, before) = match (&arguments.to, name) {
+        (Some(target), name) => {
+            let report = copy_to(&source, name, target).map_err(refused)?;
+            (report, target.clone(), None)
+        }
+        (None, Some(name)) => {
+            let done = in_place(&source, name, &place.mountpoint, now).map_err(refused)?;
+            (done.report, place.mountpoint.join(name), done.before)
+        }
+        (None, None) => return Err(usage(&"name what to restore (--app) or where to (--to)")),
+    };
+    say(&snapshot, &report, target, before);
+    Ok(())
+}
+
+/// The last snapshot at or before the moment.
+fn chosen(archive: &Archive, at: At, arguments: &RestoreArguments) -> Result<Snapshot, Failure> {
+    let all = archive.list().map_err(failed)?;
+    let is_meant = |snapshot: &&Snapshot| !arguments.exact || snapshot.is_exact;
+    let mut meant = all.iter().filter(is_meant);
+    let first = meant.clone().next();
+    let found = meant.rfind(|snapshot| snapshot.time <= at.time());
+    found.cloned().ok_or_else(|| {
+        let kind = if arguments.exact {
+            "exact snapshot"
+        } else {
+            "snapshot"
+        };
+        failed(match first {
+            Some(first) => format!("the first {kind} is of {}, which is later", first.time),
+            None => format!("there is no {kind} in {}", archive.path().display()),
+        })
+    })
+}
+
+fn refused(error: RestoreError) -> Failure {
+    let code = match error {
+        RestoreError::InUse { .. } | RestoreError::Busy { .. } => Code::InUse,
+        RestoreError::Name { .. } => Code::Usage,
+        _ => Code::Failed,
+    };
+    Failure::new(code, error.to_string())
+}
+
+fn say(snapshot: &Snapshot, report: &Report, target: PathBuf, before: Option<PathBuf>) {
+    println!(
+        "{} is as it was at {}: {} entries, {} bytes shared with the snapshot, {} copied",
+        target.display(),
+        snapshot.time,
+        report.entries,
+        report.shared_bytes,
+        report.copied_bytes
+    );
+    if let Some(before) = before {
+        println!("what was there before is {}", before.display());
+    }
+    if !snapshot.is_exact {
+        eprintln!(
+            "mobifs: this snapshot is not exact: a program wrote while it was taken, so its files may \
+             be of slightly different moments (--exact takes another one)"
+        );
+    }
+    let own = std::path::Path::new(mobifs_native::history::DIRECTORY);
+    for path in report.nested.iter().filter(|path| *path != own) {
+        eprintln!(
+            "mobifs: {} is a nested subvolume, which the snapshot does not have",
+            path.display()
+        );
+    }
+    if report.refused_count > 0 {
+        eprintln!(
+            "mobifs: {} extended attributes could not be kept, such as {}",
+            report.refused_count,
+            report.refused.join("; ")
+        );
+    }
+}

@@ -1,0 +1,222 @@
+//! Snapshots of a steered btrfs.
+
+mod exact;
+mod killed;
+mod restore;
+mod tree;
+mod writer;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{BTRFS, Disk, EXT4};
+use crate::fixture::{fails, mobifs, needs_mounts, succeeds, wait_until};
+
+/// A snapshot of every commit, and none but those that the test asks for.
+pub(super) const EVERY: &str = "user_events = \"none\"\n[defaults]\npolicy = \"interval\"\n\
+     [history]\ninterval_min_ms = 0\nkeep_count = ";
+
+pub(super) fn keeping(count: u64) -> String {
+    format!("{EVERY}{count}\n")
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    pub(super) time: String,
+    pub(super) is_exact: bool,
+    pub(super) path: PathBuf,
+}
+
+pub(super) fn history(at: &Path) -> Vec<Kept> {
+    let output = mobifs(&["history", "--json"], at);
+    succeeds(&output);
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    let snapshots = found["snapshots"].as_array().unwrap().iter();
+    let kept = snapshots.map(|one| Kept {
+        time: text(&one["time"]),
+        is_exact: one["exact"].as_bool().unwrap(),
+        path: text(&one["path"]).into(),
+    });
+    kept.collect()
+}
+
+pub(super) fn sync(disk: &Disk) {
+    succeeds(&mobifs(&["sync"], &disk.at));
+}
+
+#[test]
+fn no_more_snapshots_are_kept_than_configured() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    disk.steer(&keeping(3));
+    let file = disk.at.join("file");
+    for round in 0..6 {
+        fs::write(&file, format!("round {round}")).unwrap();
+        sync(&disk);
+        assert!(history(&disk.at).len() <= 3);
+    }
+    let kept = history(&disk.at);
+    let content = |kept: &Kept| fs::read_to_string(kept.path.join("file")).unwrap();
+    let contents: Vec<_> = kept.iter().map(content).collect();
+    assert_eq!(contents, ["round 3", "round 4", "round 5"]);
+    assert!(kept.is_sorted_by(|one, other| one.time < other.time));
+    let status = disk.status();
+    let shown = &status["native"]["history"];
+    assert_eq!(shown["kept"], 3, "{status}");
+    assert_eq!(shown["last"].as_str(), Some(kept[2].time.as_str()));
+    // Others may not look into the past either.
+    let output = Command::new("stat")
+        .args(["-c", "%a %u"])
+        .arg(disk.at.join(".mobifs-history"))
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "700 0");
+}
+
+#[test]
+fn what_has_become_too_old_goes() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    disk.steer(&format!("{}keep_age_max_ms = 1000\n", keeping(50)));
+    fs::write(disk.at.join("file"), "content").unwrap();
+    sync(&disk);
+    assert!(!history(&disk.at).is_empty());
+    wait_until(|| history(&disk.at).is_empty());
+}
+
+#[test]
+fn a_commit_of_nothing_keeps_no_snapshot() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    disk.steer(&keeping(50));
+    fs::write(disk.at.join("file"), "content").unwrap();
+    sync(&disk);
+    let before = history(&disk.at).len();
+    sync(&disk);
+    sync(&disk);
+    assert_eq!(history(&disk.at).len(), before);
+}
+
+/// The next daemon goes on with what the last one has kept.
+#[test]
+fn the_history_outlives_its_daemon() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    disk.steer(&keeping(3));
+    fs::write(disk.at.join("file"), "one").unwrap();
+    sync(&disk);
+    disk.stop();
+    let before = history(&disk.at);
+    assert!(!before.is_empty());
+    disk.steer(&keeping(3));
+    for content in ["two", "three", "four"] {
+        fs::write(disk.at.join("file"), content).unwrap();
+        sync(&disk);
+    }
+    let after = history(&disk.at);
+    assert_eq!(after.len(), 3);
+    assert!(after[0].time > before[before.len() - 1].time);
+}
+
+#[test]
+fn there_is_no_history_unless_it_is_configured() {
+    needs_mounts!();
+    for made in [BTRFS, EXT4] {
+        let Some(disk) = Disk::new(made) else {
+            continue;
+        };
+        disk.steer("");
+        fs::write(disk.at.join("file"), "content").unwrap();
+        sync(&disk);
+        let said = if made.make[0] == BTRFS.make[0] {
+            "[history]"
+        } else {
+            "not the first directory of a subvolume of btrfs"
+        };
+        fails(
+            &mobifs(&["history"], &disk.at),
+            1,
+            &["has no history", said],
+        );
+        assert!(disk.status()["native"]["history"].is_null());
+    }
+}
+
+/// `reload` switches it on.
+#[test]
+fn a_history_begins_when_the_configuration_says_so() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    disk.steer("");
+    disk.fixture.config(&keeping(2));
+    succeeds(&mobifs(&["reload"], &disk.at));
+    fs::write(disk.at.join("file"), "content").unwrap();
+    sync(&disk);
+    assert!(!history(&disk.at).is_empty());
+}
+
+/// What another program has made there is left alone, and commits go on.
+#[test]
+fn a_directory_of_that_name_is_left_alone() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    let place = disk.at.join(".mobifs-history");
+    fs::create_dir(&place).unwrap();
+    fs::write(place.join("file"), "mine").unwrap();
+    disk.steer(&keeping(2));
+    fs::write(disk.at.join("file"), "content").unwrap();
+    sync(&disk);
+    assert_eq!(fs::read(place.join("file")).unwrap(), b"mine");
+    let status = disk.status();
+    let failed = status["native"]["history"]["failed"].as_str().unwrap();
+    assert!(failed.contains("move it away"), "{failed}");
+}
+
+#[test]
+fn check_names_nested_subvolumes_and_filesystems_without_snapshots() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    let config = disk.fixture.config(&keeping(2));
+    let nested = disk.at.join("directory/nested");
+    fs::create_dir(disk.at.join("directory")).unwrap();
+    let made = Command::new("btrfs")
+        .args(["subvolume", "create"])
+        .arg(&nested)
+        .output();
+    succeeds(&made.unwrap());
+    let words = ["--check", "--config", config.to_str().unwrap()];
+    let said = |disk: &Disk| String::from_utf8(disk.try_steer(&words).stdout).unwrap();
+    assert!(
+        said(&disk).contains("nested subvolumes: directory/nested."),
+        "{}",
+        said(&disk)
+    );
+    let Some(other) = Disk::new(EXT4) else { return };
+    assert!(
+        said(&other).contains("only btrfs has snapshots"),
+        "{}",
+        said(&other)
+    );
+}
+
+/// The history gives way to what programs write, and no commit fails.
+#[test]
+fn a_full_disk_takes_the_oldest_snapshots() {
+    needs_mounts!();
+    const BYTES: usize = 40 << 20;
+    const ROUNDS: u8 = 8;
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    disk.steer(&keeping(50));
+    let file = disk.at.join("file");
+    for round in 0..ROUNDS {
+        let content = vec![round + 1; BYTES];
+        // Without room for it until the kernel has given some back.
+        wait_until(|| fs::write(&file, &content).is_ok());
+        sync(&disk);
+    }
+    let kept = history(&disk.at);
+    assert!(kept.len() < usize::from(ROUNDS), "{kept:?}");
+    assert_eq!(fs::read(&file).unwrap(), vec![ROUNDS; BYTES]);
+}

@@ -1,0 +1,169 @@
+//! The way back to a snapshot.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use super::super::{BTRFS, Disk};
+use super::tree::{describe, make};
+use super::{history, keeping, sync};
+use crate::fixture::{IN_USE, fails, mobifs, needs_mounts, succeeds, wait_until};
+
+/// A filesystem whose last snapshot has a tree that is not there any more.
+fn with_past() -> Option<(Disk, Vec<String>, String)> {
+    let disk = Disk::new(BTRFS)?;
+    disk.steer(&keeping(20));
+    let app = disk.at.join("app");
+    make(&app);
+    sync(&disk);
+    let before = describe(&app);
+    let time = history(&disk.at).pop().unwrap().time;
+    fs::remove_dir_all(&app).unwrap();
+    fs::create_dir(&app).unwrap();
+    fs::write(app.join("new"), "later").unwrap();
+    sync(&disk);
+    Some((disk, before, time))
+}
+
+fn restore(disk: &Disk, words: &[&str]) -> std::process::Output {
+    let words: Vec<_> = ["restore"].iter().chain(words).copied().collect();
+    mobifs(&words, &disk.at)
+}
+
+fn entries_shared(output: &std::process::Output) -> (u64, u64) {
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let number = |before: &str| {
+        let text = said.split(before).next().unwrap();
+        text.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    (number(" bytes shared"), number(" copied"))
+}
+
+#[test]
+fn a_copy_is_as_the_original_was() {
+    needs_mounts!();
+    let Some((disk, before, time)) = with_past() else {
+        return;
+    };
+    let within = disk.at.join("restored");
+    let outside = disk.fixture.path("restored");
+    for (to, shares) in [(&within, true), (&outside, false)] {
+        let words = ["--at", &time, "--app", "app", "--to", to.to_str().unwrap()];
+        let output = restore(&disk, &words);
+        succeeds(&output);
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        assert_eq!(describe(to), before);
+        let (shared, copied) = entries_shared(&output);
+        assert_eq!((shared > 0, copied > 0), (shares, !shares));
+    }
+    // The whole filesystem, without its history.
+    let whole = disk.fixture.path("whole");
+    succeeds(&restore(
+        &disk,
+        &["--at", &time, "--to", whole.to_str().unwrap()],
+    ));
+    assert_eq!(describe(&whole.join("app")), before);
+    assert!(!whole.join(".mobifs-history").exists());
+    // What is there is there still.
+    assert_eq!(fs::read(disk.at.join("app/new")).unwrap(), b"later");
+}
+
+#[test]
+fn a_moment_is_that_of_the_last_snapshot_before_it() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    disk.steer(&keeping(20));
+    let file = disk.at.join("app/file");
+    fs::create_dir(disk.at.join("app")).unwrap();
+    for content in ["one", "two", "three"] {
+        fs::write(&file, content).unwrap();
+        sync(&disk);
+    }
+    let kept = history(&disk.at);
+    let restored = |at: &str, name: &str| {
+        let to = disk.fixture.path(name);
+        let words = ["--at", at, "--app", "app", "--to", to.to_str().unwrap()];
+        succeeds(&restore(&disk, &words));
+        fs::read_to_string(to.join("file")).unwrap()
+    };
+    let second = &kept[kept.len() - 2].time;
+    assert_eq!(restored(second, "a"), "two");
+    // Its last microsecond is one that lies before it.
+    let between = second.replace('Z', "9Z");
+    assert_eq!(restored(&between, "b"), "two");
+    assert_eq!(restored("-0s", "c"), "three");
+    fails(
+        &restore(&disk, &["--at", "-1d", "--to", "/none"]),
+        1,
+        &["the first snapshot is of"],
+    );
+    fails(
+        &restore(&disk, &["--at", "noon", "--to", "/none"]),
+        2,
+        &["`noon` is no moment"],
+    );
+}
+
+#[test]
+fn nothing_is_overwritten() {
+    needs_mounts!();
+    let Some((disk, _, time)) = with_past() else {
+        return;
+    };
+    let app = disk.at.join("app");
+    let before = describe(&app);
+    let words = ["--at", &time, "--app", "app", "--to", app.to_str().unwrap()];
+    fails(&restore(&disk, &words), 1, &["not an empty directory"]);
+    assert_eq!(describe(&app), before);
+    let none = ["--at", &time, "--app", "none", "--to", "/none"];
+    fails(
+        &restore(&disk, &none),
+        1,
+        &["the snapshot has no directory none"],
+    );
+    let out = ["--at", &time, "--app", "../x", "--to", "/none"];
+    fails(&restore(&disk, &out), 2, &["cannot be the name of an app"]);
+    let mounted = [
+        "--at",
+        &time,
+        "--app",
+        "app",
+        "--to",
+        disk.at.to_str().unwrap(),
+    ];
+    fails(&restore(&disk, &mounted), 1, &["not an empty directory"]);
+    assert!(!Path::new("/none").exists());
+}
+
+#[test]
+fn in_place_what_was_there_is_kept() {
+    needs_mounts!();
+    let Some((disk, before, time)) = with_past() else {
+        return;
+    };
+    let app = disk.at.join("app");
+    let words = ["--at", &time, "--app", "app", "--in-place"];
+    let open = File::open(app.join("new")).unwrap();
+    fails(
+        &restore(&disk, &words),
+        IN_USE,
+        &["is in use, by mounted", "--to"],
+    );
+    assert_eq!(fs::read(app.join("new")).unwrap(), b"later");
+    drop(open);
+    // Programs that other tests start have our files open until they are executed.
+    wait_until(|| restore(&disk, &words).status.success());
+    assert_eq!(describe(&app), before);
+    let names = fs::read_dir(&disk.at).unwrap().flatten();
+    let names = names.map(|entry| entry.file_name().into_string().unwrap());
+    let kept: Vec<_> = names.filter(|name| name.starts_with("app.")).collect();
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    assert!(kept[0].starts_with("app.before-restore-20"), "{kept:?}");
+    assert_eq!(
+        fs::read(disk.at.join(&kept[0]).join("new")).unwrap(),
+        b"later"
+    );
+    // What was removed comes back to its place.
+    fs::remove_dir_all(&app).unwrap();
+    succeeds(&restore(&disk, &words));
+    assert_eq!(describe(&app), before);
+}

@@ -1,0 +1,141 @@
+//! A process beside the daemon that lets apps go on if the daemon cannot: because it was killed, or
+//! because it waits for something longer than it may.
+//!
+//! The daemon notes the groups, tells the guard, waits for its answer, and only then lets them stand
+//! still. The guard knows that the daemon is gone when the pipe between them ends.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use mobifs_steered::Standstill;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+/// Groups are about to stand still; and what the guard answers.
+const BEGIN: u8 = b'b';
+/// They go on.
+const END: u8 = b'e';
+/// The hidden command that is the guard.
+const COMMAND: &str = "thaw-guard";
+
+/// The guard as the daemon sees it.
+#[derive(Debug)]
+pub(super) struct Guard {
+    process: Child,
+    /// Its end is the sign that the daemon is gone.
+    to: Option<ChildStdin>,
+    from: ChildStdout,
+}
+
+impl Guard {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub(super) fn start(note: &Path) -> io::Result<Self> {
+        let mut process = Command::new("/proc/self/exe")
+            .arg0("mobifs")
+            .arg(COMMAND)
+            .arg(note)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // A signal from the terminal is for the daemon.
+            .process_group(0)
+            .spawn()?;
+        let (Some(to), Some(from)) = (process.stdin.take(), process.stdout.take()) else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        Ok(Self {
+            process,
+            to: Some(to),
+            from,
+        })
+    }
+
+    /// Returns when it watches over what is noted.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub(super) fn begin(&mut self) -> io::Result<()> {
+        self.tell(BEGIN)?;
+        self.from.read_exact(&mut [0])
+    }
+
+    /// There is nothing to watch over any more.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub(super) fn end(&mut self) -> io::Result<()> {
+        self.tell(END)
+    }
+
+    fn tell(&mut self, what: u8) -> io::Result<()> {
+        let to = self.to.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        to.write_all(&[what])
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.to = None;
+        let _ended = self.process.wait();
+    }
+}
+
+/// The guard's whole life; `note` is where the daemon notes what stands still.
+///
+/// # Errors
+/// It cannot read what the daemon tells it.
+pub fn guard(note: &Path) -> io::Result<()> {
+    let _named = rustix::thread::set_name(c"mobifs-thaw");
+    let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
+    let mut watched: Option<Standstill> = None;
+    let mut is_late = false;
+    loop {
+        let limit = watched.as_ref().filter(|_| !is_late).map(Standstill::left);
+        if !is_readable(&input, limit)? {
+            if let Some(standstill) = &watched {
+                tracing::warn!("apps have stood still for as long as they may, and go on");
+                standstill.end();
+            }
+            is_late = true;
+            continue;
+        }
+        let mut told = [0];
+        match input.read(&mut told) {
+            Ok(0) => break,
+            Ok(_) if told == [BEGIN] => {
+                watched = Standstill::read(note);
+                is_late = false;
+                output.write_all(&[BEGIN])?;
+                output.flush()?;
+            }
+            Ok(_) => watched = None,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    if watched.is_some() {
+        tracing::warn!("the daemon has ended while apps stood still, and they go on");
+        Standstill::end_noted(note);
+    }
+    Ok(())
+}
+
+fn is_readable(input: &io::StdinLock<'_>, limit: Option<Duration>) -> io::Result<bool> {
+    let timeout = limit.map(|limit| Timespec {
+        tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: limit.subsec_nanos().into(),
+    });
+    let mut descriptors = [PollFd::from_borrowed_fd(input.as_fd(), PollFlags::IN)];
+    match poll(&mut descriptors, timeout.as_ref()) {
+        Ok(count) => Ok(count > 0),
+        Err(Errno::INTR) => is_readable(input, limit),
+        Err(errno) => Err(errno.into()),
+    }
+}

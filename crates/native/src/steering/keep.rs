@@ -1,0 +1,80 @@
+//! Snapshots after commits.
+
+use mobifs_base::MonotonicNs;
+use mobifs_host::MountEntry;
+use mobifs_volume::{Config, HistoryRules};
+
+use super::Steering;
+use crate::filesystem::Filesystem;
+use crate::history::{Done, Keeper};
+
+/// While the kernel gives back the room of a snapshot, it is looked at this often, in nanoseconds.
+const LOOK_NS: u64 = 1_000_000_000;
+
+/// What keeps the history of a filesystem, if it can have one.
+pub(super) fn keeper(
+    mount: &MountEntry,
+    filesystem: &Filesystem,
+    config: &Config,
+) -> Option<Keeper> {
+    if matches!(filesystem, Filesystem::Btrfs(_)) {
+        return Some(Keeper::new(mount, config.history));
+    }
+    warn_without(&config.history);
+    None
+}
+
+fn warn_without(rules: &HistoryRules) {
+    if rules.is_on() {
+        tracing::warn!(
+            "no history is kept ([history] in the configuration): only btrfs has snapshots"
+        );
+    }
+}
+
+impl Steering {
+    /// Takes a snapshot if one is due; for whoever has just committed and still keeps others from it.
+    pub(super) fn keep_history(&self, now: MonotonicNs) {
+        self.with_history(|keeper| keeper.after_commit(now));
+    }
+
+    /// Removes snapshots that are not kept any more; when to look again.
+    pub(super) fn look_at_history(&self) -> Option<MonotonicNs> {
+        let _alone = self.committer.lock();
+        let now = Self::moment().now;
+        self.with_history(|keeper| keeper.look(now));
+        let history = self.history.as_ref()?;
+        let is_freeing = history.lock().is_freeing();
+        is_freeing.then(|| MonotonicNs(now.0.saturating_add(LOOK_NS)))
+    }
+
+    fn with_history(&self, work: impl FnOnce(&mut Keeper) -> Done) {
+        let Some(history) = &self.history else { return };
+        let mut keeper = history.lock();
+        let done = work(&mut keeper);
+        let mut state = self.state.lock();
+        state.history = keeper.status();
+        if done.commits > 0 {
+            let commits = state.counts.take_commits(self.filesystem.commits());
+            let commits = commits.unwrap_or(done.commits);
+            state.counts.own_commits += commits.min(done.commits);
+            state.counts.other_commits += commits.saturating_sub(done.commits);
+        }
+    }
+
+    pub(super) fn set_history(&self, rules: HistoryRules) {
+        match &self.history {
+            Some(history) => history.lock().set_rules(rules),
+            None => warn_without(&rules),
+        }
+        self.with_history(|_| Done::default());
+    }
+
+    /// So that the filesystem can be unmounted.
+    pub(super) fn close_history(&self) {
+        self.with_history(|keeper| {
+            keeper.close();
+            Done::default()
+        });
+    }
+}
