@@ -188,6 +188,15 @@ pub(crate) struct SteerArguments {
     /// Commit everything, and restore the mount options of before
     #[arg(long, conflicts_with_all = ["foreground", "config"])]
     pub(crate) stop: bool,
+    /// Only these directories, of an ext4 with data=ordered and nodelalloc: the content of files there is
+    /// journalled (`chattr +j`), that of others is not (relative: to MOUNTPOINT)
+    #[arg(
+        long,
+        value_name = "DIR",
+        value_delimiter = ',',
+        conflicts_with = "stop"
+    )]
+    pub(crate) only: Vec<PathBuf>,
     /// Stay in the foreground and log to standard error
     #[arg(long, short = 'f')]
     pub(crate) foreground: bool,

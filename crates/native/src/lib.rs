@@ -17,14 +17,16 @@ mod events;
 pub mod filesystem;
 pub mod history;
 pub mod mount_options;
+mod only;
 mod serve;
 mod status;
 pub mod steering;
 mod takeover;
 
-pub use check::{Examination, Obstacle, examine, is_steered};
+pub use check::{Examination, Obstacle, examine, examine_only, is_steered};
 pub use filesystem::Filesystem;
 pub use mobifs_engine::AppPolicy;
+pub use only::{OnlyError, OnlyObstacle, unmark_after_daemon};
 pub use serve::{Plan, prepare, serve};
 pub use steering::Steering;
 pub use takeover::{Difference, ORDER_NOTE, Takeover, TakeoverError, restore_after_daemon};

@@ -10,8 +10,9 @@ use mobifs_host::MountEntry;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::check::{Obstacle, examine};
+use crate::check::{Obstacle, examine_only};
 use crate::filesystem::Filesystem;
+use crate::only::OnlyError;
 use crate::steering::{Steering, SteeringError};
 use crate::takeover::{ORDER_NOTE, TakeoverError};
 use mobifs_steered::PublishError;
@@ -22,6 +23,8 @@ pub struct Plan {
     /// The mount.
     pub mount: MountEntry,
     filesystem: Filesystem,
+    /// The directories that alone are steered; none: all of it.
+    pub only: Vec<PathBuf>,
     config: ConfigText,
     config_file: Option<PathBuf>,
 }
@@ -32,11 +35,12 @@ pub struct Plan {
 /// The first reason why not. Nothing is changed.
 pub fn prepare(
     mountpoint: &Path,
+    only: &[PathBuf],
     config: ConfigText,
     config_file: Option<PathBuf>,
 ) -> Result<Plan, Failure> {
     let policy = config.config.rules.policy_of_all();
-    let examination = examine(mountpoint, &policy, true).map_err(refusal)?;
+    let examination = examine_only(mountpoint, only, &policy, true).map_err(refusal)?;
     if let Some(obstacle) = examination.obstacles.into_iter().next() {
         return Err(refusal(obstacle));
     }
@@ -47,6 +51,7 @@ pub fn prepare(
         (Some(mount), Some(filesystem)) => Ok(Plan {
             mount,
             filesystem,
+            only: examination.only,
             config,
             config_file,
         }),
@@ -83,6 +88,12 @@ impl From<SteeringError> for Failure {
     }
 }
 
+impl From<OnlyError> for Failure {
+    fn from(error: OnlyError) -> Self {
+        Self::new(Code::Failed, error.to_string())
+    }
+}
+
 impl From<TakeoverError> for Failure {
     fn from(error: TakeoverError) -> Self {
         let code = match error {
@@ -106,10 +117,11 @@ pub fn serve(plan: Plan, ready: &Ready) -> Result<(), Failure> {
     let Plan {
         mount,
         filesystem,
+        only,
         config,
         config_file,
     } = plan;
-    let steering = Steering::begin(&mount, &filesystem, &config.config, config_file)?;
+    let steering = Steering::begin(&mount, &filesystem, &only, &config.config, config_file)?;
     let steering = Arc::new(steering);
     let control = ControlServer::start(&mount, Arc::clone(&steering) as Arc<_>)
         .inspect_err(|_| end(&steering))

@@ -68,7 +68,7 @@ impl Steered {
         let mount = disk.mount();
         let filesystem = Filesystem::of(&mount).unwrap().unwrap();
         let config = Config::parse(config, Path::new("test")).unwrap();
-        let steering = Steering::begin(&mount, &filesystem, &config, None).unwrap();
+        let steering = Steering::begin(&mount, &filesystem, &[], &config, None).unwrap();
         let steering = Arc::new(steering);
         let running = Arc::clone(&steering);
         let thread = std::thread::spawn(move || running.run().unwrap());

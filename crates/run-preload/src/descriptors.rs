@@ -23,11 +23,23 @@ pub(crate) fn borrowed(number: c_int) -> Option<BorrowedFd<'static>> {
 
 /// What a call for durability answers at once, if it does.
 fn answer(number: c_int) -> Option<c_int> {
+    answer_by(number, |file| decisions().answer(file, MOUNT_TABLE))
+}
+
+/// The same for a call that is about the whole filesystem.
+fn answer_whole(number: c_int) -> Option<c_int> {
+    answer_by(number, |file| decisions().answer_whole(file, MOUNT_TABLE))
+}
+
+fn answer_by(
+    number: c_int,
+    decide: impl FnOnce(BorrowedFd<'_>) -> Option<Result<(), Errno>>,
+) -> Option<c_int> {
     let saved = SavedErrno::new();
     if may_store() {
         return None;
     }
-    let answer = decisions().answer(borrowed(number)?, MOUNT_TABLE)?;
+    let answer = decide(borrowed(number)?)?;
     drop(saved);
     Some(answer.map_or_else(fail, |()| 0))
 }
@@ -38,8 +50,8 @@ pub(crate) fn is_relaxed(number: c_int) -> bool {
     !may_store() && borrowed(number).is_some_and(|file| decisions().is_relaxed(file, MOUNT_TABLE))
 }
 
-fn sync_descriptor(number: c_int, next: &Next) -> c_int {
-    if let Some(answer) = answer(number) {
+fn sync_descriptor(number: c_int, answer: Option<c_int>, next: &Next) -> c_int {
+    if let Some(answer) = answer {
         return answer;
     }
     // SAFETY: the three functions that this is called with have this signature.
@@ -56,7 +68,7 @@ fn sync_descriptor(number: c_int, next: &Next) -> c_int {
 /// None is needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fsync(number: c_int) -> c_int {
-    sync_descriptor(number, &next::FSYNC)
+    sync_descriptor(number, answer(number), &next::FSYNC)
 }
 
 /// As in POSIX.
@@ -65,7 +77,7 @@ pub unsafe extern "C" fn fsync(number: c_int) -> c_int {
 /// None is needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fdatasync(number: c_int) -> c_int {
-    sync_descriptor(number, &next::FDATASYNC)
+    sync_descriptor(number, answer(number), &next::FDATASYNC)
 }
 
 /// As in Linux.
@@ -74,7 +86,7 @@ pub unsafe extern "C" fn fdatasync(number: c_int) -> c_int {
 /// None is needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syncfs(number: c_int) -> c_int {
-    sync_descriptor(number, &next::SYNCFS)
+    sync_descriptor(number, answer_whole(number), &next::SYNCFS)
 }
 
 /// As in POSIX; the supervisor passes over filesystems that are steered.

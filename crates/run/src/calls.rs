@@ -9,8 +9,10 @@ use mobifs_steered::{PROBE_BYTES, PROBE_FLAGS, PROBE_OFFSET};
     allow(dead_code, reason = "not every architecture has each")
 )]
 pub(crate) enum Kind {
-    /// `fsync(fd)`, `fdatasync(fd)`, `syncfs(fd)`.
+    /// `fsync(fd)`, `fdatasync(fd)`.
     Descriptor,
+    /// `syncfs(fd)`.
+    Filesystem,
     /// `sync_file_range(fd, offset, bytes, flags)`.
     Range,
     /// `msync(address, bytes, flags)`.
@@ -123,7 +125,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
             with_bits(libc::SYS_msync, Kind::Memory, 2, MS_SYNC),
             with_bits(libc::SYS_mmap, Kind::Map, 3, SHARED),
             RANGE,
-            rule(libc::SYS_syncfs, Kind::Descriptor),
+            rule(libc::SYS_syncfs, Kind::Filesystem),
             rule(libc::SYS_sync, Kind::Everything),
             RINGS,
             OPEN_HOW,
@@ -133,7 +135,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
             rule(X32 | libc::SYS_fdatasync, Kind::Descriptor),
             with_bits(X32 | libc::SYS_msync, Kind::Memory, 2, MS_SYNC),
             with_bits(X32 | libc::SYS_mmap, Kind::Map, 3, SHARED),
-            rule(X32 | libc::SYS_syncfs, Kind::Descriptor),
+            rule(X32 | libc::SYS_syncfs, Kind::Filesystem),
             rule(X32 | libc::SYS_sync, Kind::Everything),
             rule(X32 | 425, Kind::Rings),
             rule(X32 | 446, Kind::Restrict),
@@ -147,7 +149,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
             with_bits(144, Kind::Memory, 2, MS_SYNC),
             with_bits(192, Kind::Map, 3, SHARED),
             rule(90, Kind::OldMap),
-            rule(344, Kind::Descriptor),
+            rule(344, Kind::Filesystem),
             rule(36, Kind::Everything),
             RINGS,
             RESTRICT,
@@ -165,7 +167,7 @@ const ARM: Architecture = Architecture {
         rule(148, Kind::Descriptor),
         with_bits(144, Kind::Memory, 2, MS_SYNC),
         with_bits(192, Kind::Map, 3, SHARED),
-        rule(373, Kind::Descriptor),
+        rule(373, Kind::Filesystem),
         rule(36, Kind::Everything),
         RINGS,
         RESTRICT,
@@ -207,7 +209,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
             with_bits(libc::SYS_msync, Kind::Memory, 2, MS_SYNC),
             with_bits(libc::SYS_mmap, Kind::Map, 3, SHARED),
             RANGE,
-            rule(libc::SYS_syncfs, Kind::Descriptor),
+            rule(libc::SYS_syncfs, Kind::Filesystem),
             rule(libc::SYS_sync, Kind::Everything),
             RINGS,
             OPEN_HOW,

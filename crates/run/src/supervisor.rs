@@ -90,6 +90,7 @@ impl Shared {
         let acts = self.calls_are_kept && !self.is_restricted.load(Ordering::Acquire);
         Decision::Now(match kind {
             Kind::Descriptor => self.of_descriptor(call, threads),
+            Kind::Filesystem => self.of_filesystem(call, threads),
             Kind::Range => self.of_range(call, threads),
             Kind::Memory => self.of_memory(call),
             Kind::Everything => return Decision::Later(kind),
@@ -166,6 +167,27 @@ impl Shared {
                 Answer::Value(0)
             }
             Found::Seen(_) => Answer::Continue,
+        }
+    }
+
+    fn of_filesystem(&self, call: &Received, threads: &mut Threads) -> Answer {
+        if self.may_store(call.thread) {
+            return Answer::Continue;
+        }
+        let found = threads.descriptor(call.thread, call.arguments[0] as RawFd);
+        let table = mount_table_of(call.thread);
+        match found {
+            Some(Found::Same(file)) => match self.decisions.answer_whole(&file, table) {
+                None => {
+                    threads.discard(file);
+                    Answer::Continue
+                }
+                Some(answer) => answer.map_or_else(Answer::Error, |()| Answer::Value(0)),
+            },
+            Some(Found::Seen(file)) if self.decisions.is_relaxed_whole(&file, table) => {
+                Answer::Value(0)
+            }
+            _ => Answer::Continue,
         }
     }
 

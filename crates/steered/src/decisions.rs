@@ -10,9 +10,10 @@ use rustix::io::Errno;
 use rustix::path::Arg;
 
 use crate::directory::Directory;
+use crate::journalled::is_journalled;
 use crate::mappings::MappedFiles;
 use crate::ofd_lock::last_error;
-use crate::record::Record;
+use crate::record::{Record, Scope};
 use crate::superblock::{Device, Look};
 
 /// How many mounts are remembered.
@@ -81,14 +82,20 @@ impl Decisions {
     /// `mount_table` is the mountinfo of a process that sees the mount.
     pub fn answer(&self, file: impl AsFd, mount_table: impl Arg) -> Option<Result<(), Errno>> {
         let look = Look::at(&file).ok()?;
-        if !look.is_file_or_directory() || !self.is_steered(&look, &file, mount_table) {
-            return None;
-        }
-        match pending_error(file) {
-            // A descriptor for which the kernel makes no such call, as with O_PATH.
-            Err(Errno::BADF | Errno::SPIPE | Errno::INVAL | Errno::NOSYS) => None,
-            answer => Some(answer),
-        }
+        let is_it = look.is_file_or_directory() && self.is_steered(&look, &file, mount_table);
+        is_it.then(|| answer_of(file)).flatten()
+    }
+
+    /// The same for `syncfs`, which is about all files of the filesystem.
+    pub fn answer_whole(
+        &self,
+        file: impl AsFd,
+        mount_table: impl Arg,
+    ) -> Option<Result<(), Errno>> {
+        let look = Look::at(&file).ok()?;
+        let is_it = look.is_file_or_directory()
+            && self.scope_of(&look, &file, mount_table) == Some(Scope::Whole);
+        is_it.then(|| answer_of(file)).flatten()
     }
 
     /// Whether what is written to this descriptor need not be durable at once.
@@ -103,6 +110,15 @@ impl Decisions {
         let look = Look::at(&file);
         look.is_ok_and(|look| {
             look.is_file_or_directory() && self.is_steered(&look, &file, mount_table)
+        })
+    }
+
+    /// The same as [`Self::answer_whole`] for such a descriptor.
+    pub fn is_relaxed_whole(&self, file: impl AsFd, mount_table: impl Arg) -> bool {
+        let look = Look::at(&file);
+        look.is_ok_and(|look| {
+            look.is_file_or_directory()
+                && self.scope_of(&look, &file, mount_table) == Some(Scope::Whole)
         })
     }
 
@@ -125,42 +141,53 @@ impl Decisions {
         }
         // Mappings have no mount, and a device may be of another filesystem by now: nothing is
         // remembered.
-        let found = mapped.and_then(|mapped| mapped.may_store(|device| self.is_in_force(device)));
+        let is_steered = |device| {
+            let steered = self.directory.find(device);
+            steered.is_some_and(|steered| steered.is_in_force())
+        };
+        let found = mapped.and_then(|mapped| mapped.may_store(is_steered));
         found.unwrap_or(true)
     }
 
-    /// Whether a filesystem is steered now.
+    /// Whether a filesystem is steered now, all of it.
     pub fn is_in_force(&self, device: Device) -> bool {
-        self.is_unsafe
-            || self
-                .directory
-                .find(device)
-                .is_some_and(|steered| steered.is_in_force())
+        let is_whole = |steered: crate::Steered| {
+            steered.is_in_force() && steered.record().scope() == Scope::Whole
+        };
+        self.is_unsafe || self.directory.find(device).is_some_and(is_whole)
     }
 
-    /// Whether the filesystem is steered of the descriptor that was looked at.
+    /// Whether what the descriptor is of that was looked at is steered.
     pub fn is_steered(&self, look: &Look, file: impl AsFd, mount_table: impl Arg) -> bool {
+        match self.scope_of(look, &file, mount_table) {
+            Some(Scope::Whole) => true,
+            // A descriptor for the path only cannot be asked, and so is not.
+            Some(Scope::JournalledFiles) => is_journalled(file),
+            None => false,
+        }
+    }
+
+    /// What of the descriptor's filesystem is steered now.
+    fn scope_of(&self, look: &Look, file: impl AsFd, mount_table: impl Arg) -> Option<Scope> {
         if self.is_unsafe {
-            return true;
+            return Some(Scope::Whole);
         }
         let mount = look.unique_mount();
         let slot = mount.and_then(|mount| self.slot_of(mount));
-        if slot.is_some_and(Slot::is_in_force) {
-            return true;
+        if let Some(record) = slot.and_then(Slot::in_force) {
+            return Some(record.scope());
         }
-        let found = look.device(file, mount_table).ok();
-        let Some(steered) = found.and_then(|device| self.directory.find(device)) else {
-            return false;
-        };
-        let is_in_force = steered.is_in_force();
-        if let Some(mount) = mount.filter(|_| is_in_force) {
+        let found = look.device(file, mount_table).ok()?;
+        let steered = self.directory.find(found)?;
+        let scope = steered.is_in_force().then(|| steered.record().scope());
+        if let Some(mount) = mount.filter(|_| scope.is_some()) {
             let has_room = self.records.load(Ordering::Relaxed) < RECORDS_MAX;
             if has_room {
                 self.records.fetch_add(1, Ordering::Relaxed);
                 self.remember(slot, mount, steered.leak());
             }
         }
-        is_in_force
+        scope
     }
 
     fn slot_of(&self, mount: u64) -> Option<&Slot> {
@@ -188,10 +215,19 @@ impl Decisions {
 }
 
 impl Slot {
-    fn is_in_force(&self) -> bool {
+    fn in_force(&self) -> Option<&Record> {
         let record = self.record.load(Ordering::Acquire);
         // SAFETY: the pointer is null or of a mapping that stays as long as the process.
-        unsafe { record.as_ref() }.is_some_and(Record::is_in_force)
+        unsafe { record.as_ref() }.filter(|record| record.is_in_force())
+    }
+}
+
+/// The answer of a call that need not be made, unless only the kernel can say what is wrong with it.
+fn answer_of(file: impl AsFd) -> Option<Result<(), Errno>> {
+    match pending_error(file) {
+        // A descriptor for which the kernel makes no such call, as with O_PATH.
+        Err(Errno::BADF | Errno::SPIPE | Errno::INVAL | Errno::NOSYS) => None,
+        answer => Some(answer),
     }
 }
 
@@ -282,6 +318,33 @@ mod tests {
         }
         let used = |slot: &&Slot| slot.mount_id.load(Ordering::Acquire) != 0;
         assert_eq!(decisions.slots.iter().filter(used).count(), 1);
+    }
+
+    /// Tests of `scripts/native-guest.sh` have files with the flag, for which this process has no right.
+    #[test]
+    fn a_promise_for_some_files_is_none_for_the_others() {
+        let base = tempfile::tempdir().unwrap();
+        let directory = Directory::at(&base.path().join("steered")).unwrap();
+        let file = tempfile::tempfile_in(base.path()).unwrap();
+        let device = Device::of(&file).unwrap();
+        let scope = Scope::JournalledFiles;
+        let promise = Registration::claim_scope(&directory, device, scope).unwrap();
+        promise.promise(VALID_S).unwrap();
+        let found = directory.find(device).unwrap();
+        assert!(found.is_in_force() && found.record().scope() == scope);
+        let decisions = Decisions::by(directory.clone());
+        assert!(!is_journalled(&file));
+        for _ in 0..2 {
+            assert_eq!(decisions.answer(&file, TABLE), None);
+            assert_eq!(decisions.answer_whole(&file, TABLE), None);
+            assert!(!decisions.is_relaxed(&file, TABLE));
+            assert!(!decisions.is_in_force(device));
+        }
+        drop(promise);
+        let whole = Registration::claim_in(&directory, device).unwrap();
+        whole.promise(VALID_S).unwrap();
+        assert_eq!(decisions.answer_whole(&file, TABLE), Some(Ok(())));
+        assert!(decisions.is_in_force(device));
     }
 
     #[test]

@@ -12,12 +12,13 @@
 //! | bytes | content |
 //! | --- | --- |
 //! | 0–7 | `MOBISTR1` |
-//! | 8–11 | version: 1 |
+//! | 8–11 | version: 1, or 2 if the scope is not the whole filesystem |
 //! | 12–15 | state: 1 while the promise holds, 0 when it is withdrawn |
 //! | 16–19 | process number of the daemon |
 //! | 20–23 | until when the state holds, in seconds of `CLOCK_MONOTONIC` |
 //! | 24–31 | generation: another number for each registration since the machine started |
-//! | 32–63 | 0 |
+//! | 32–35 | scope: 0 for the whole filesystem, 1 for files and directories with `FS_JOURNAL_DATA_FL` |
+//! | 36–63 | 0 |
 //!
 //! While the daemon lives it holds a lock of the open file description (`F_OFD_SETLK`) for writing on
 //! all of the file. (Not `flock`: that one can be taken exclusively by whoever may read the file, and
@@ -30,6 +31,7 @@
 mod clock;
 mod decisions;
 mod directory;
+mod journalled;
 mod mapped_record;
 mod mappings;
 mod ofd_lock;
@@ -40,8 +42,9 @@ mod superblock;
 
 pub use decisions::{Decisions, PROBE_BYTES, PROBE_FLAGS, PROBE_OFFSET, pending_error};
 pub use directory::{Directory, ENVIRONMENT, STANDARD_DIRECTORY, Steered};
+pub use journalled::is_journalled;
 pub use mappings::{MappedFiles, is_order_kept};
-pub use record::{RECORD_BYTES, Record};
+pub use record::{RECORD_BYTES, Record, Scope};
 pub use registration::{PublishError, Registration, VALID_S};
 pub use standstill::{Standstill, is_frozen, set_frozen};
 pub use superblock::{Device, Look};

@@ -6,9 +6,37 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::clock::monotonic_s;
 
 const MAGIC: [u8; 8] = *b"MOBISTR1";
+/// A promise for the whole filesystem.
 const VERSION: u32 = 1;
+/// A promise that is limited in a way that version 1 does not know.
+const VERSION_SCOPED: u32 = 2;
 const IN_FORCE: u32 = 1;
 const WITHDRAWN: u32 = 0;
+
+/// What of a filesystem a promise holds for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All of it.
+    Whole,
+    /// Files and directories with the flag `FS_JOURNAL_DATA_FL` (`chattr +j`), each by itself.
+    JournalledFiles,
+}
+
+impl Scope {
+    const fn number(self) -> u32 {
+        match self {
+            Self::Whole => 0,
+            Self::JournalledFiles => 1,
+        }
+    }
+
+    const fn version(self) -> u32 {
+        match self {
+            Self::Whole => VERSION,
+            Self::JournalledFiles => VERSION_SCOPED,
+        }
+    }
+}
 
 /// Size of a record.
 pub const RECORD_BYTES: usize = 64;
@@ -23,14 +51,15 @@ pub struct Record {
     pid: u32,
     valid_until_s: AtomicU32,
     generation: u64,
-    padding: [u8; 32],
+    scope: u32,
+    padding: [u8; 28],
 }
 
 const _: () = assert!(size_of::<Record>() == RECORD_BYTES);
 
 impl Record {
     /// The bytes of a record that promises nothing yet.
-    pub(crate) fn bytes(pid: u32, generation: u64) -> [u8; RECORD_BYTES] {
+    pub(crate) fn bytes(pid: u32, generation: u64, scope: Scope) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
         let mut at = 0;
         let mut put = |field: &[u8]| {
@@ -38,11 +67,12 @@ impl Record {
             at += field.len();
         };
         put(&MAGIC);
-        put(&VERSION.to_ne_bytes());
+        put(&scope.version().to_ne_bytes());
         put(&WITHDRAWN.to_ne_bytes());
         put(&pid.to_ne_bytes());
         put(&0_u32.to_ne_bytes());
         put(&generation.to_ne_bytes());
+        put(&scope.number().to_ne_bytes());
         bytes
     }
 
@@ -65,7 +95,19 @@ impl Record {
 
     /// Whether this version understands the record.
     pub(crate) fn is_understood(&self) -> bool {
-        self.magic == MAGIC && self.version == VERSION
+        self.magic == MAGIC
+            && [Scope::Whole, Scope::JournalledFiles]
+                .iter()
+                .any(|scope| (self.version, self.scope) == (scope.version(), scope.number()))
+    }
+
+    /// What it holds for; of a record that is understood.
+    pub fn scope(&self) -> Scope {
+        if self.scope == Scope::Whole.number() {
+            Scope::Whole
+        } else {
+            Scope::JournalledFiles
+        }
     }
 
     /// Whether the promise holds now.

@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::directory::Directory;
 use crate::ofd_lock;
-use crate::record::Record;
+use crate::record::{Record, Scope};
 use crate::superblock::Device;
 
 /// Why a filesystem could not be registered.
@@ -50,15 +50,27 @@ impl Registration {
     ///
     /// # Errors
     /// Another daemon steers the filesystem, or a file cannot be written.
-    pub fn claim(device: Device) -> Result<Self, PublishError> {
-        Self::claim_in(&Directory::from_environment(), device)
+    pub fn claim(device: Device, scope: Scope) -> Result<Self, PublishError> {
+        Self::claim_scope(&Directory::from_environment(), device, scope)
+    }
+
+    /// The same in a certain directory, for the whole filesystem.
+    ///
+    /// # Errors
+    /// As [`Self::claim`].
+    pub fn claim_in(directory: &Directory, device: Device) -> Result<Self, PublishError> {
+        Self::claim_scope(directory, device, Scope::Whole)
     }
 
     /// The same in a certain directory.
     ///
     /// # Errors
     /// As [`Self::claim`].
-    pub fn claim_in(directory: &Directory, device: Device) -> Result<Self, PublishError> {
+    pub fn claim_scope(
+        directory: &Directory,
+        device: Device,
+        scope: Scope,
+    ) -> Result<Self, PublishError> {
         let failed = |source| PublishError::Io {
             path: directory.path().to_owned(),
             source,
@@ -70,10 +82,10 @@ impl Registration {
             let pid = other.record().pid();
             return Err(PublishError::AlreadySteered { device, pid });
         }
-        Self::write(directory, device).map_err(failed)
+        Self::write(directory, device, scope).map_err(failed)
     }
 
-    fn write(directory: &Directory, device: Device) -> io::Result<Self> {
+    fn write(directory: &Directory, device: Device, scope: Scope) -> io::Result<Self> {
         let path = directory.path().join(device.to_string());
         let new = directory.path().join(format!("{device}.new"));
         let file = create(&new, 0o644)?;
@@ -82,7 +94,8 @@ impl Registration {
         let generation = (now.tv_sec as u64)
             .wrapping_mul(1_000_000_000)
             .wrapping_add(now.tv_nsec as u64);
-        file.write_all_at(&Record::bytes(std::process::id(), generation), 0)?;
+        let record = Record::bytes(std::process::id(), generation, scope);
+        file.write_all_at(&record, 0)?;
         std::fs::rename(&new, &path)?;
         Ok(Self { path, file })
     }

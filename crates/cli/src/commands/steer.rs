@@ -9,7 +9,9 @@ use mobifs_daemon::control::{ControlClient, ControlError, Reply, Request};
 use mobifs_daemon::launch::{Ready, start_in_background};
 use mobifs_daemon::{Code, ConfigText, Failure, logging};
 use mobifs_host::{absolute_without_touching, mount_at};
-use mobifs_native::{examine, prepare, restore_after_daemon, serve};
+use mobifs_native::{
+    Plan, examine_only, prepare, restore_after_daemon, serve, unmark_after_daemon,
+};
 
 use super::{AS_LONG_AS_IT_TAKES, unexpected};
 use crate::arguments::SteerArguments;
@@ -40,7 +42,7 @@ fn start(arguments: &SteerArguments, ready: &Ready) -> Result<(), Failure> {
     let config = ConfigText::load(arguments.config.as_deref())?;
     let config_file = arguments.config.as_ref().map(std::path::absolute);
     let config_file = config_file.transpose().map_err(cannot_start)?;
-    let plan = prepare(&arguments.mountpoint, config, config_file)?;
+    let plan = prepare(&arguments.mountpoint, &arguments.only, config, config_file)?;
     if arguments.foreground {
         return serve(plan, ready);
     }
@@ -51,7 +53,7 @@ fn start(arguments: &SteerArguments, ready: &Ready) -> Result<(), Failure> {
         Some(path) => std::path::absolute(path).map_err(cannot_start)?,
         None => logging::default_file(&plan.mount.mountpoint)?,
     };
-    let words = words_of_daemon(arguments, &plan.mount.mountpoint).map_err(cannot_start)?;
+    let words = words_of_daemon(arguments, &plan).map_err(cannot_start)?;
     start_in_background(&words, false, &log)
 }
 
@@ -60,14 +62,17 @@ fn cannot_start(error: io::Error) -> Failure {
 }
 
 /// The arguments of this program that make it steer as these arguments want it.
-fn words_of_daemon(arguments: &SteerArguments, mountpoint: &Path) -> io::Result<Vec<OsString>> {
+fn words_of_daemon(arguments: &SteerArguments, plan: &Plan) -> io::Result<Vec<OsString>> {
     let mut words: Vec<OsString> = ["steer", "--foreground", "--background-child"]
         .map(OsString::from)
         .into();
     if let Some(path) = &arguments.config {
         words.extend(["--config".into(), std::path::absolute(path)?.into()]);
     }
-    words.extend(["--".into(), mountpoint.into()]);
+    for directory in &plan.only {
+        words.extend(["--only".into(), directory.into()]);
+    }
+    words.extend(["--".into(), (&plan.mount.mountpoint).into()]);
     Ok(words)
 }
 
@@ -77,8 +82,8 @@ fn check(arguments: &SteerArguments) -> Result<(), Failure> {
     let config = ConfigText::load(arguments.config.as_deref())?;
     let policy = config.config.rules.policy_of_all();
     let failed = |error: &dyn std::fmt::Display| Failure::new(Code::Failed, error.to_string());
-    let examination =
-        examine(&arguments.mountpoint, &policy, false).map_err(|obstacle| failed(&obstacle))?;
+    let examination = examine_only(&arguments.mountpoint, &arguments.only, &policy, false)
+        .map_err(|obstacle| failed(&obstacle))?;
     let mut text = String::new();
     for obstacle in &examination.obstacles {
         let sentence = obstacle.to_string();
@@ -96,7 +101,12 @@ fn check(arguments: &SteerArguments) -> Result<(), Failure> {
     let shown = mountpoint.display();
     let is_possible = examination.obstacles.is_empty();
     if is_possible {
-        text += &format!("{shown} can be steered: `mobifs steer {shown}`.\n");
+        let only: String = examination
+            .only
+            .iter()
+            .map(|directory| format!("--only {} ", directory.display()))
+            .collect();
+        text += &format!("{shown} can be steered: `mobifs steer {only}{shown}`.\n");
     }
     io::stdout()
         .lock()
@@ -146,5 +156,6 @@ fn restore(mountpoint: &Path) -> Result<(), Failure> {
     })?;
     mobifs_native::history::end_standstill_after_daemon(&mount);
     restore_after_daemon(&mount)?;
+    unmark_after_daemon(&mount)?;
     Ok(())
 }

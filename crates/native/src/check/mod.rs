@@ -13,6 +13,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::filesystem::{Ext4, Filesystem, NO_COW};
 use crate::mount_options::MountOptions;
+use crate::only;
 use crate::takeover::ORDER_NOTE;
 pub use obstacle::Obstacle;
 
@@ -23,6 +24,9 @@ pub const LARGEST_TRANSACTION_BYTES_MIN: u64 = 1 << 20;
 const JOURNAL_PARTS: u64 = 4;
 /// The part of a filesystem that a journal should not exceed.
 const JOURNAL_SHARE: u64 = 4;
+
+const TWICE_NOTE: &str = "With data=journal content is written twice, to the journal and to its place; \
+     give large media files another filesystem, or steer some directories alone (--only).";
 
 /// What is known of a place.
 #[derive(Clone, Debug)]
@@ -35,6 +39,8 @@ pub struct Examination {
     pub obstacles: Vec<Obstacle>,
     /// What steering it will do, and what could be better.
     pub notes: Vec<String>,
+    /// The directories that alone are to be steered; none: all of it.
+    pub only: Vec<PathBuf>,
 }
 
 /// Looks at the filesystem of a directory. `is_mountpoint`: the directory has to be where it is
@@ -64,6 +70,7 @@ pub fn examine(
         filesystem: None,
         obstacles: Vec::new(),
         notes: Vec::new(),
+        only: Vec::new(),
     };
     if is_mountpoint && mount.mountpoint != place {
         examination.obstacles.push(Obstacle::NotMountpoint {
@@ -94,6 +101,46 @@ pub fn examine(
         }
     }
     Ok(examination)
+}
+
+/// The same for some directories alone.
+///
+/// # Errors
+/// The place cannot be looked at.
+pub fn examine_only(
+    path: &Path,
+    directories: &[PathBuf],
+    policy: &AppPolicy,
+    is_mountpoint: bool,
+) -> Result<Examination, Obstacle> {
+    let mut found = examine(path, policy, is_mountpoint)?;
+    let (Some(mount), Some(filesystem)) = (&found.mount, &found.filesystem) else {
+        return Ok(found);
+    };
+    if directories.is_empty() {
+        return Ok(found);
+    }
+    // That the journal has no content of other files is what is wanted.
+    let is_other = |obstacle: &Obstacle| !matches!(obstacle, Obstacle::DataMode { .. });
+    found.obstacles.retain(is_other);
+    let looked = only::examine(mount, filesystem, directories);
+    let (obstacles, places) = looked.map_err(|error| Obstacle::Unreadable {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })?;
+    found
+        .obstacles
+        .extend(obstacles.into_iter().map(Obstacle::from));
+    found.notes.retain(|note| note != TWICE_NOTE);
+    for place in &places {
+        found.notes.push(format!(
+            "Content below {} is written twice, to the journal and to its place; a file that comes in by a \
+             rename stays outside until it is steered anew.",
+            place.display()
+        ));
+    }
+    found.only = places;
+    Ok(found)
 }
 
 /// The mount that a path lies in: of those that are above it the nearest, and of several at the same
@@ -304,11 +351,7 @@ impl Looked<'_> {
                 self.how_to_enlarge_journal(largest, wanted, &device),
             ));
         }
-        examination.notes.push(
-            "With data=journal content is written twice, to the journal and to its place; give large \
-             media files another filesystem."
-                .to_owned(),
-        );
+        examination.notes.push(TWICE_NOTE.to_owned());
     }
 
     /// A journal takes its room from the filesystem: on a small one the configuration gives way.

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::only::OnlyObstacle;
+
 /// One reason. Each is one sentence: what, where, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
@@ -146,6 +148,9 @@ pub enum Obstacle {
         /// The daemon.
         pid: u32,
     },
+    /// Some directories alone.
+    #[error(transparent)]
+    Only(#[from] OnlyObstacle),
     /// Not root.
     #[error(
         "only a process with CAP_SYS_ADMIN can change the mount options of {path}: run this as root",

@@ -5,6 +5,7 @@ use mobifs_volume::BatterySource;
 use rustix::io::Errno;
 
 use super::{Steering, SteeringError};
+use crate::only::Only;
 use crate::takeover::Difference;
 
 /// After a commit that failed, the next one is tried so much later, in nanoseconds.
@@ -107,7 +108,9 @@ impl Steering {
         let restored = {
             let mut state = self.state.lock();
             state.has_ended = true;
-            state.takeover.restore()
+            let unmarked = state.only.as_ref().map_or(Ok(()), Only::restore);
+            let restored = state.takeover.restore().map_err(SteeringError::from);
+            restored.and(unmarked.map_err(SteeringError::from))
         };
         self.wake();
         restored?;

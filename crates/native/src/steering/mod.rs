@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use mobifs_engine::{Moment, ObservedTransaction, Pacing};
 use mobifs_host::MountEntry;
-use mobifs_steered::{Device, PublishError};
+use mobifs_steered::{Device, PublishError, Scope};
 use mobifs_volume::{Clock as _, Config, SystemClock};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
@@ -23,6 +23,7 @@ use crate::changes::ChangeWatch;
 use crate::counters::DirtiedCounter;
 use crate::filesystem::{Committer, Filesystem};
 use crate::history::Keeper;
+use crate::only::{Only, OnlyError};
 use crate::takeover::{Takeover, TakeoverError};
 use keep::keeper;
 pub use settings::SettingsError;
@@ -35,6 +36,9 @@ pub enum SteeringError {
     /// The mount options.
     #[error(transparent)]
     Takeover(#[from] TakeoverError),
+    /// The flags of files.
+    #[error(transparent)]
+    Only(#[from] OnlyError),
     /// Programs cannot be told.
     #[error(transparent)]
     Publish(#[from] PublishError),
@@ -84,13 +88,14 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Takes the filesystem over.
+    /// Takes the filesystem over, or only these directories of it, if there are any.
     ///
     /// # Errors
     /// [`SteeringError`]; then everything is as before.
     pub fn begin(
         mount: &MountEntry,
         filesystem: &Filesystem,
+        only: &[PathBuf],
         config: &Config,
         config_file: Option<PathBuf>,
     ) -> Result<Self, SteeringError> {
@@ -103,7 +108,12 @@ impl Steering {
             minor: mount.device_minor,
         };
         // First of all, because it keeps other daemons away. It promises nothing yet.
-        let mut promise = Promise::claim(device)?;
+        let scope = if only.is_empty() {
+            Scope::Whole
+        } else {
+            Scope::JournalledFiles
+        };
+        let mut promise = Promise::claim(device, scope)?;
         let committer =
             Committer::open(filesystem, &mount.mountpoint).map_err(|errno| failed(errno.into()))?;
         let changes = match ChangeWatch::new(&mount.mountpoint) {
@@ -118,9 +128,14 @@ impl Steering {
         let dirtied = DirtiedCounter::open(filesystem.writeback_name().as_deref());
         let policy = config.rules.policy_of_all();
         let takeover = Takeover::begin(mount, filesystem, policy.age_max_ms / 1000)?;
+        let only = (!only.is_empty()).then(|| Only::begin(mount, only));
+        let only = only.transpose().inspect_err(|_| {
+            let _restored = takeover.restore();
+        })?;
         promise.set_class(policy.class);
         let state = State {
             takeover,
+            only,
             promise,
             observed: ObservedTransaction::new(policy),
             pacing: Pacing::new(config.pacing),

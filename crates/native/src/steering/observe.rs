@@ -6,6 +6,7 @@ use parking_lot::MutexGuard;
 use super::{State, Steering};
 use crate::changes::ChangeWatch;
 use crate::filesystem::Committer;
+use crate::only::Only;
 use crate::takeover::{Difference, TakeoverError};
 
 impl Steering {
@@ -83,6 +84,9 @@ impl Steering {
             return;
         }
         let changed = match state.takeover.difference() {
+            Ok(None) if state.only.is_some() => {
+                Only::difference(&self.filesystem).map(Difference::Unknown)
+            }
             Ok(difference) => difference,
             Err(error) => {
                 if matches!(error, TakeoverError::NotMounted { .. }) {

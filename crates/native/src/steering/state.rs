@@ -4,17 +4,20 @@ use std::collections::BTreeSet;
 
 use mobifs_base::MonotonicNs;
 use mobifs_engine::{Class, Moment, Observed, ObservedTransaction, Pacing};
-use mobifs_steered::{Device, PublishError, Registration, VALID_S};
+use mobifs_steered::{Device, PublishError, Registration, Scope, VALID_S};
 use mobifs_volume::{BatterySource, HistoryStatus, Rules};
 
 use crate::counters::Dirtied;
 use crate::filesystem::Filesystem;
+use crate::only::Only;
 use crate::takeover::{Difference, Takeover};
 
 /// Everything that changes while a filesystem is steered.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) takeover: Takeover,
+    /// None: all of the filesystem is steered.
+    pub(crate) only: Option<Only>,
     pub(crate) promise: Promise,
     pub(crate) observed: ObservedTransaction,
     pub(crate) pacing: Pacing,
@@ -106,9 +109,9 @@ pub(crate) struct Promise {
 
 impl Promise {
     /// Keeps other daemons away, and promises nothing.
-    pub(crate) fn claim(device: Device) -> Result<Self, PublishError> {
+    pub(crate) fn claim(device: Device, scope: Scope) -> Result<Self, PublishError> {
         Ok(Self {
-            registration: Some(Registration::claim(device)?),
+            registration: Some(Registration::claim(device, scope)?),
             is_in_force: false,
             changed: None,
             failed: None,

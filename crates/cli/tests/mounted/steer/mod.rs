@@ -5,6 +5,7 @@ mod commands;
 mod commits;
 mod history;
 mod life;
+mod only;
 mod options;
 
 use std::fs;

@@ -1,0 +1,327 @@
+//! Steering some directories of an ext4 with `data=ordered`: files there have the flag `chattr +j`
+//! (`FS_JOURNAL_DATA_FL`), with which ext4 journals their content, too, and others stay as they are.
+//!
+//! New files inherit the flag from their directory. Programs skip calls for durability on files that
+//! have it and on no others, so that a file which comes in by a rename, or could not be marked, is
+//! durable as ever.
+
+mod flag;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use mobifs_host::{MountEntry, runtime_directory};
+use rustix::thread::{CapabilitySet, capabilities};
+use serde::{Deserialize, Serialize};
+
+use crate::filesystem::{Ext4, Filesystem};
+use flag::{Marked, Tree};
+
+/// Why some directories of a filesystem cannot be steered, in one sentence each.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OnlyObstacle {
+    /// Another type, or an ext4 that journals all content.
+    #[error(
+        "--only is for an ext4 that is mounted with data=ordered, and {path} is {kind}: leave --only out",
+        path = path.display()
+    )]
+    Kind {
+        /// The mount point.
+        path: PathBuf,
+        /// What it is.
+        kind: String,
+    },
+    /// With delayed allocation ext4 ignores the flag.
+    #[error(
+        "ext4 journals the content of single files only if it allocates without delay, which no remount \
+         can change: unmount {path} and mount it with `-o nodelalloc`, in /etc/fstab as well",
+        path = path.display()
+    )]
+    DelayedAllocation {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// An `fsync` commits one file ahead of all others.
+    #[error(
+        "the ext4 at {path} has the feature fast_commit, by which an fsync commits one file ahead of all \
+         others: unmount it and `tune2fs -O ^fast_commit {device}`",
+        path = path.display()
+    )]
+    FastCommit {
+        /// The mount point.
+        path: PathBuf,
+        /// Its device.
+        device: String,
+    },
+    /// Not permitted.
+    #[error(
+        "only a process with CAP_SYS_RESOURCE can have the content of files journalled (`chattr +j`), and \
+         this one does not have it: run it as root outside of a container, or give it the capability"
+    )]
+    NotPermitted,
+    /// The directory is not one that can be steered.
+    #[error("{path} cannot be steered by itself: {reason}", path = path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// Why flags were not set or taken away.
+#[derive(Debug, thiserror::Error)]
+pub enum OnlyError {
+    /// A directory.
+    #[error("cannot have the content of the files below {path} journalled: {source}", path = path.display())]
+    Mark {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Flags stay.
+    #[error(
+        "files below {path} keep the flag to journal their content, as it cannot be taken away: {source} \
+         (`chattr -R -j {path}` tries it again)",
+        path = path.display()
+    )]
+    Unmark {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// What is to be undone cannot be noted.
+    #[error("cannot note the directories that are steered in {file}: {source}", file = file.display())]
+    Note {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// The directories that are steered, from when they are marked until that is undone.
+#[derive(Debug)]
+pub(crate) struct Only {
+    directories: Vec<PathBuf>,
+    note: PathBuf,
+}
+
+/// What is noted for whoever restores what a daemon has left that was killed.
+#[derive(Debug, Serialize, Deserialize)]
+struct Note {
+    mount_id: u64,
+    directories: Vec<PathBuf>,
+}
+
+/// Why these directories of a filesystem cannot be steered as they are; the directories, from the root,
+/// without links.
+pub(crate) fn examine(
+    mount: &MountEntry,
+    filesystem: &Filesystem,
+    directories: &[PathBuf],
+) -> io::Result<(Vec<OnlyObstacle>, Vec<PathBuf>)> {
+    let path = || mount.mountpoint.clone();
+    let Filesystem::Ext4(ext4) = filesystem else {
+        let kind = mount.kind.clone();
+        let obstacle = OnlyObstacle::Kind { path: path(), kind };
+        return Ok((vec![obstacle], Vec::new()));
+    };
+    let mut obstacles = Vec::new();
+    let options = ext4.options()?;
+    if options.value("data") == Some("journal") {
+        obstacles.push(OnlyObstacle::Kind {
+            path: path(),
+            kind: "mounted with data=journal, by which all content is journalled".to_owned(),
+        });
+    } else if allocates_late(ext4)? {
+        obstacles.push(OnlyObstacle::DelayedAllocation { path: path() });
+    }
+    if options.has("fast_commit") {
+        obstacles.push(OnlyObstacle::FastCommit {
+            path: path(),
+            device: format!("/dev/{}", ext4.name()),
+        });
+    }
+    if !capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_RESOURCE)) {
+        obstacles.push(OnlyObstacle::NotPermitted);
+    }
+    let mut found = Vec::new();
+    for directory in directories {
+        match place_of(mount, directory) {
+            Ok(place) => found.push(place),
+            Err(reason) => obstacles.push(OnlyObstacle::Directory {
+                path: directory.clone(),
+                reason,
+            }),
+        }
+    }
+    found.sort();
+    found.dedup();
+    Ok((obstacles, found))
+}
+
+fn allocates_late(ext4: &Ext4) -> io::Result<bool> {
+    Ok(!ext4.options()?.has("nodelalloc"))
+}
+
+/// A directory in the filesystem of a mount; a relative one is in its root.
+fn place_of(mount: &MountEntry, directory: &Path) -> Result<PathBuf, String> {
+    let place = mount.mountpoint.join(directory);
+    let place = place.canonicalize().map_err(|error| error.to_string())?;
+    Tree::open(&place).map_err(|error| error.to_string())?;
+    let on = mobifs_steered::Device::of(fs::File::open(&place).map_err(|error| error.to_string())?);
+    let is_there = on.is_ok_and(|device| {
+        (device.major, device.minor) == (mount.device_major, mount.device_minor)
+    });
+    if !is_there || !place.starts_with(&mount.mountpoint) {
+        return Err(format!(
+            "it is not in the filesystem that is mounted at {}",
+            mount.mountpoint.display()
+        ));
+    }
+    if place == mount.mountpoint {
+        return Err("it is all of the filesystem, for which data=journal is made".to_owned());
+    }
+    Ok(place)
+}
+
+impl Only {
+    /// Marks the directories and all that is below them.
+    ///
+    /// # Errors
+    /// [`OnlyError`]; then nothing is marked that was not.
+    pub(crate) fn begin(mount: &MountEntry, directories: &[PathBuf]) -> Result<Self, OnlyError> {
+        let only = Self {
+            directories: directories.to_vec(),
+            note: note_file(mount)?,
+        };
+        // One that a killed daemon has left, and that is not steered any more.
+        if let Some(left) = read_note(&only.note, mount) {
+            let stays = |directory: &PathBuf| !only.directories.contains(directory);
+            undo(
+                &left
+                    .directories
+                    .into_iter()
+                    .filter(stays)
+                    .collect::<Vec<_>>(),
+            )?;
+        }
+        only.write_note(mount)?;
+        let marked = only.mark();
+        if marked.is_err() {
+            let _undone = only.restore();
+        }
+        marked.map(|()| only)
+    }
+
+    fn mark(&self) -> Result<(), OnlyError> {
+        for path in &self.directories {
+            let failed = |source| OnlyError::Mark {
+                path: path.clone(),
+                source,
+            };
+            let tree = Tree::open(path).map_err(failed)?;
+            let Marked { done, left, first } = tree.mark().map_err(failed)?;
+            tracing::info!(directory = ?path, files = done, "content is journalled");
+            if let Some((file, error)) = first {
+                tracing::warn!(
+                    directory = ?path, files = left, ?file, %error,
+                    "files could not be marked: calls for durability on them wait as ever"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn write_note(&self, mount: &MountEntry) -> Result<(), OnlyError> {
+        let failed = |source| OnlyError::Note {
+            file: self.note.clone(),
+            source,
+        };
+        let note = Note {
+            mount_id: mount.id,
+            directories: self.directories.clone(),
+        };
+        let text = serde_json::to_vec(&note).map_err(|error| failed(error.into()))?;
+        let new = self.note.with_extension("new");
+        fs::write(&new, text).map_err(failed)?;
+        fs::rename(&new, &self.note).map_err(failed)
+    }
+
+    /// Takes the flags away that were set, as far as that is possible.
+    ///
+    /// # Errors
+    /// [`OnlyError`]: some stay.
+    pub(crate) fn restore(&self) -> Result<(), OnlyError> {
+        undo(&self.directories)?;
+        let _removed = fs::remove_file(&self.note);
+        Ok(())
+    }
+
+    /// Why the promise does not hold any more, if so.
+    pub(crate) fn difference(filesystem: &Filesystem) -> Option<String> {
+        let Filesystem::Ext4(ext4) = filesystem else {
+            return None;
+        };
+        match allocates_late(ext4) {
+            Ok(false) => None,
+            Ok(true) => Some(
+                "another program has set the mount option delalloc, with which ext4 journals the content \
+                 of single files no longer: unmount the filesystem and mount it with nodelalloc"
+                    .to_owned(),
+            ),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+}
+
+/// Takes away the flags that a daemon has left that was killed.
+///
+/// # Errors
+/// [`OnlyError`]: some stay.
+pub fn unmark_after_daemon(mount: &MountEntry) -> Result<(), OnlyError> {
+    let file = note_file(mount)?;
+    if let Some(note) = read_note(&file, mount) {
+        undo(&note.directories)?;
+        let _removed = fs::remove_file(&file);
+    }
+    Ok(())
+}
+
+fn undo(directories: &[PathBuf]) -> Result<(), OnlyError> {
+    let mut failed = None;
+    for path in directories {
+        let undone = Tree::open(path).and_then(|tree| tree.unmark());
+        match undone {
+            // Nothing is there any more.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => {
+                let path = path.clone();
+                failed = Some(OnlyError::Unmark { path, source });
+            }
+            Ok(()) => {}
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+fn note_file(mount: &MountEntry) -> Result<PathBuf, OnlyError> {
+    let name = format!(
+        "steer-{}-{}-only.json",
+        mount.device_major, mount.device_minor
+    );
+    let directory = runtime_directory().map_err(|source| OnlyError::Note {
+        file: PathBuf::from(&name),
+        source,
+    })?;
+    Ok(directory.join(name))
+}
+
+fn read_note(file: &Path, mount: &MountEntry) -> Option<Note> {
+    let note: Note = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
+    (note.mount_id == mount.id).then_some(note)
+}
