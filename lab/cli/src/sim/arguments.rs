@@ -20,7 +20,10 @@ predictor, predictor_..., touch_gap_us, scheduler, standby_age_max_ms and user_e
 `tpl-published` is tpl without a limit of age, as the MobiFS paper evaluates it.
 `ideal` never writes before the end: the bound that no policy can beat.
 Filesystems to compare with: ext4 (everything every 5 s, and the file at fsync),
-ext4-nobarrier, btrfs-flushoncommit.
+ext4-nobarrier, btrfs-flushoncommit. Native mode (`mobifs steer`) under a policy, the default one
+if none is given:
+  --policy native-ext4:policy=interval,interval_ms=5000
+`native-btrfs` is the same on a btrfs, where nothing is promised and every fsync waits.
 
 Examples:
   mobifs sim phone.parquet

@@ -4,16 +4,18 @@ use std::path::Path;
 
 use mobifs_engine::AppRules as _;
 use mobifs_engine::policy::transactioning::TransactioningName;
-use mobifs_simulator::sim::{Contender, ContenderRules};
+use mobifs_simulator::sim::{Contender, ContenderRules, NativeFilesystem};
 use mobifs_volume::Config;
 
 use crate::failure::{Code, Failure};
 
 /// What a policy is compared with if the command line does not say.
-const AGAINST: [&str; 8] = [
+const AGAINST: [&str; 10] = [
     Contender::EXT4,
     "ext4-nobarrier",
     "btrfs-flushoncommit",
+    NativeFilesystem::Ext4.contender(),
+    NativeFilesystem::Btrfs.contender(),
     Contender::PUBLISHED,
     "tpl",
     "interval:interval_ms=5000",
@@ -48,6 +50,10 @@ fn contender(text: &str) -> Result<Contender, Failure> {
     }
     let (name, keys) = text.split_once(':').unwrap_or((text, ""));
     let mut keys = Keys::parse(text, keys)?;
+    let mut natives = NativeFilesystem::ALL.into_iter();
+    if let Some(filesystem) = natives.find(|filesystem| filesystem.contender() == name) {
+        return native(text, filesystem, &config(&keys)?);
+    }
     if name == TransactioningName::Ideal.as_str() {
         // A mount cannot use it, so a configuration cannot name it.
         let mut contender = engine(text, &config(&keys)?);
@@ -79,8 +85,35 @@ fn engine(name: &str, config: &Config) -> Contender {
     }
 }
 
+/// What `mobifs steer` would do with this configuration.
+fn native(
+    name: &str,
+    filesystem: NativeFilesystem,
+    config: &Config,
+) -> Result<Contender, Failure> {
+    let refused = |why: &str| Err(Failure::new(Code::Usage, format!("{name}: {why}")));
+    if config.events.bursts {
+        return refused(
+            "a steered filesystem answers no requests, so user_events cannot be \"bursts\"",
+        );
+    }
+    let policy = config.rules.policy_of_all();
+    if policy.age_max_ms < 1000 {
+        return refused(
+            "the kernel's commit interval counts in seconds, so age_max_ms must be at least 1000",
+        );
+    }
+    Ok(Contender::native(
+        name.to_owned(),
+        filesystem,
+        policy,
+        config.pacing,
+    ))
+}
+
 fn unknown(text: &str, failure: &Failure) -> Failure {
-    let filesystems = Contender::FILESYSTEMS.join(", ");
+    let natives = NativeFilesystem::ALL.map(NativeFilesystem::contender);
+    let filesystems = [&Contender::FILESYSTEMS[..], &natives].concat().join(", ");
     let message = format!(
         "{text}: neither a policy nor a filesystem to compare with ({filesystems}): {}",
         failure.message
@@ -169,6 +202,30 @@ mod tests {
     }
 
     #[test]
+    fn native_mode_takes_the_keys_of_a_policy_and_of_the_mount() {
+        let text = "native-ext4:policy=quiet,quiet_age_min_ms=7000,age_max_ms=9000,scheduler=fifo";
+        let found = contenders(&[text.to_owned(), "native-btrfs".to_owned()], &[]).unwrap();
+        assert_eq!(found[0].name, text);
+        let ContenderRules::Native(rules) = found[0].rules else {
+            panic!("not native mode");
+        };
+        assert_eq!(rules.filesystem, NativeFilesystem::Ext4);
+        assert_eq!(rules.policy.age_max_ms, 9000);
+        assert_eq!(rules.policy.transactioning.name, TransactioningName::Quiet);
+        assert_eq!(rules.policy.transactioning.quiet.quiet_age_min_ms, 7000);
+        assert_eq!(rules.pacing.scheduler, SchedulerName::Fifo);
+        let ContenderRules::Native(rules) = found[1].rules else {
+            panic!("not native mode");
+        };
+        assert_eq!(rules.filesystem, NativeFilesystem::Btrfs);
+        assert_eq!(rules.policy, config(&Keys::default()).unwrap().rules.policy_of_all());
+        let usual = contenders(&[], &[]).unwrap();
+        for name in ["native-ext4", "native-btrfs"] {
+            assert!(usual.iter().any(|contender| contender.name == name));
+        }
+    }
+
+    #[test]
     fn every_setting_of_an_app_can_be_given_to_a_policy() {
         for key in PolicySettings::KEYS {
             let refused = contenders(&[format!("tpl:{}=1,no_key=1", key.name)], &[]);
@@ -237,6 +294,10 @@ mod tests {
             ("tpl:age_max_ms=soon", "age_max_ms"),
             ("tpl:predictor=oracle", "state-machine"),
             ("tpl:user_events=guessed", "bursts"),
+            ("native-ext4:policy=ideal", "ideal"),
+            ("native-ext4:age_max_ms=999", "at least 1000"),
+            ("native-btrfs:user_events=bursts", "no requests"),
+            ("native-xfs", "native-btrfs"),
         ] {
             let failure = contenders(&[text.to_owned()], &[]).unwrap_err();
             assert_eq!(failure.code, Code::Usage);

@@ -198,6 +198,9 @@ pub(crate) struct ReplayArguments {
     /// What the data is made from
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
+    /// When all is made that was there before, wait for a line on standard input
+    #[arg(long)]
+    pub(crate) wait: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

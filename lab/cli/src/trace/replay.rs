@@ -25,7 +25,12 @@ pub(super) fn run(arguments: &ReplayArguments) -> Result<(), Failure> {
         seed: arguments.seed,
     };
     let progress = Progress::new(trace.events.len() as u64);
-    let report = replay(&trace, &options, &|done| progress.note(done))?;
+    let begin = || {
+        if arguments.wait {
+            wait_for_line();
+        }
+    };
+    let report = replay(&trace, &options, &begin, &|done| progress.note(done))?;
     progress.end();
     if arguments.json {
         let text = serde_json::to_string_pretty(&document(&report));
@@ -35,6 +40,13 @@ pub(super) fn run(arguments: &ReplayArguments) -> Result<(), Failure> {
     // Writing to a string cannot fail.
     let _written = write_all(&mut text, &report);
     put(&text)
+}
+
+/// A script that measures lets what was made come to rest first. The end of standard input begins
+/// the trace, too.
+fn wait_for_line() {
+    eprintln!("mobifs-lab: made; the trace begins with a line on standard input");
+    let _end = std::io::stdin().read_line(&mut String::new());
 }
 
 fn write_all(text: &mut String, report: &ReplayReport) -> std::fmt::Result {

@@ -8,6 +8,7 @@ use mobifs_engine::policy::prediction::{PredictionRules, PredictorName};
 
 use super::contender::{Contender, ContenderRules};
 use super::device::Storage;
+use super::native::NativeRules;
 use super::outcome::Outcome;
 use super::report::{ContenderReport, Report, TraceReport};
 use super::stream::Stream;
@@ -118,7 +119,8 @@ fn prediction_rules(contenders: &[Contender]) -> PredictionRules {
     let mut policies = contenders
         .iter()
         .filter_map(|contender| match contender.rules {
-            ContenderRules::Engine(_, pacing) => Some(pacing.prediction),
+            ContenderRules::Engine(_, pacing)
+            | ContenderRules::Native(NativeRules { pacing, .. }) => Some(pacing.prediction),
             ContenderRules::PageCache(_) => None,
         });
     policies.next().unwrap_or_default()

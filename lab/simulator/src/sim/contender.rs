@@ -4,6 +4,7 @@ use mobifs_engine::policy::transactioning::TransactioningName;
 use mobifs_engine::{AppPolicy, PacingRules};
 
 use super::device::FlushShape;
+use super::native::{NativeFilesystem, NativeRules};
 use super::page_cache::FlushRules;
 
 /// A policy, or a filesystem.
@@ -25,6 +26,8 @@ pub enum ContenderRules {
     Engine(AppPolicy, PacingRules),
     /// The model of a filesystem's page cache.
     PageCache(FlushRules),
+    /// A filesystem of the kernel, steered by native mode.
+    Native(NativeRules),
 }
 
 impl Contender {
@@ -88,6 +91,24 @@ impl Contender {
             name,
             sees_bursts: false,
             rules: ContenderRules::Engine(policy, pacing),
+        }
+    }
+
+    /// Native mode on this filesystem.
+    pub const fn native(
+        name: String,
+        filesystem: NativeFilesystem,
+        policy: AppPolicy,
+        pacing: PacingRules,
+    ) -> Self {
+        Self {
+            name,
+            sees_bursts: false,
+            rules: ContenderRules::Native(NativeRules {
+                filesystem,
+                policy,
+                pacing,
+            }),
         }
     }
 }

@@ -14,7 +14,7 @@ use super::stream::{AppNumber, ObjectNumber};
 /// Commands under way at a time.
 const QUEUE_DEPTH: usize = 8;
 /// Pages of the journal of the filesystem or of MobiFS: 64 MiB.
-const JOURNAL_PAGES: u64 = 16_384;
+pub(super) const JOURNAL_PAGES: u64 = 16_384;
 /// Pages of the largest command: 512 KiB.
 const COMMAND_PAGES_MAX: u64 = 128;
 /// Files get their place in pieces of this many pages: 128 KiB.
@@ -22,6 +22,8 @@ const PIECE_PAGES: u64 = 32;
 /// Blocks that a transaction of ext4's journal takes besides the commit block: a
 /// descriptor and 3.3 metadata blocks on average (S3).
 const JBD2_BLOCKS: u64 = 4;
+/// Blocks of content that one descriptor of ext4's journal has room for.
+const DESCRIPTOR_PAGES: u64 = 254;
 /// Tree nodes of 16 KiB that a commit of btrfs writes: leaf, node and root of the file
 /// tree, the extent tree and the root tree, each twice (DUP, its default on one device).
 const COPY_ON_WRITE_NODES: u64 = 12;
@@ -43,8 +45,18 @@ pub enum FlushShape {
     Journal,
     /// The same without cache flushes (`nobarrier`).
     JournalWithoutBarrier,
+    /// Pages in a transaction of the journal, between two cache flushes (`data=journal`). They go to
+    /// their place [later](Storage::write_back).
+    JournaledData,
     /// Pages and tree nodes to new places, then the superblock.
     CopyOnWrite,
+}
+
+impl FlushShape {
+    /// Blocks that so many pages take in the journal of ext4 with `data=journal`.
+    pub(super) const fn journaled_blocks(pages: u64) -> u64 {
+        pages + pages / DESCRIPTOR_PAGES + JBD2_BLOCKS + 1
+    }
 }
 
 /// What one flush of a filesystem writes.
@@ -158,11 +170,11 @@ impl Storage {
         self.files.add_initial(object, bytes);
     }
 
-    /// A flush of a filesystem.
+    /// A flush of a filesystem; says when it has ended.
     ///
     /// # Errors
     /// The device refuses a command.
-    pub fn flush(&mut self, flush: &Flush<'_>) -> Result<(), SimulationError> {
+    pub fn flush(&mut self, flush: &Flush<'_>) -> Result<u64, SimulationError> {
         let started_ns = self.begin(flush.at_ns);
         match flush.shape {
             FlushShape::Journal => {
@@ -178,6 +190,13 @@ impl Storage {
                 self.host.wait_all();
                 self.write_journal(JBD2_BLOCKS + 1, WriteKind::Plain)?;
             }
+            FlushShape::JournaledData => {
+                let blocks = FlushShape::journaled_blocks(flush.pages.len() as u64);
+                self.write_journal(blocks - 1, WriteKind::Plain)?;
+                self.host.wait_all();
+                self.command(&Command::Flush)?;
+                self.write_journal(1, WriteKind::Reliable)?;
+            }
             FlushShape::CopyOnWrite => {
                 let pages = flush.pages.len() as u64 + COPY_ON_WRITE_NODES * NODE_PAGES;
                 self.write_to_new_place(pages)?;
@@ -190,6 +209,21 @@ impl Storage {
         if flush.waiting.is_some() {
             self.waited(ended_ns.saturating_sub(flush.at_ns));
         }
+        Ok(ended_ns)
+    }
+
+    /// The kernel writes pages to their place that are safe already.
+    ///
+    /// # Errors
+    /// The device refuses a command.
+    pub(super) fn write_back(
+        &mut self,
+        at_ns: u64,
+        pages: &[(ObjectNumber, u64)],
+    ) -> Result<(), SimulationError> {
+        let started_ns = self.begin(at_ns);
+        self.write_in_place(pages)?;
+        self.end(started_ns);
         Ok(())
     }
 

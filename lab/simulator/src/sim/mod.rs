@@ -1,18 +1,21 @@
 //! What would have been flushed, when, and at what risk: traces under different policies.
 //!
 //! The engine of the mount runs in virtual time over a store in memory ([`EngineRun`]), the
-//! filesystems to compare with as a model of their page cache ([`PageCache`]); what either
-//! flushes goes to the same flash device model ([`Storage`]). docs/SIMULATION.md says what is
+//! filesystems to compare with as a model of their page cache ([`PageCache`]), native mode as one of
+//! the filesystem that the decisions of its daemon steer ([`NativeRun`]); what any of them flushes
+//! goes to the same flash device model ([`Storage`]). docs/SIMULATION.md says what is
 //! modelled and what is not.
 
 mod compare;
 mod contender;
 mod device;
+mod dirty;
 mod engine;
 mod frontier;
 mod generated_users;
 mod groups;
 mod journal;
+mod native;
 mod outcome;
 mod page_cache;
 mod parquet;
@@ -34,6 +37,7 @@ pub use frontier::{Candidate, Frontier, FrontierPoint, Standing, candidates, fro
 pub use generated_users::{PROFILES, Profile, SESSION_NS, USERS};
 pub(crate) use groups::counted;
 pub use groups::{AppGroup, Member, PAGES_MIN, app_groups};
+pub use native::{NativeFilesystem, NativeRules, NativeRun};
 pub use outcome::{AppOutcome, AtRisk, CurvePoint, Intervals, Outcome};
 pub use page_cache::{FlushRules, PageCache};
 pub use report::{AppReport, ContenderReport, Report, TraceReport};
@@ -96,5 +100,6 @@ pub fn simulate(
             EngineRun::run(&stream.with_bursts(), policy, pacing, storage)
         }
         ContenderRules::Engine(policy, pacing) => EngineRun::run(stream, policy, pacing, storage),
+        ContenderRules::Native(rules) => NativeRun::run(stream, rules, storage),
     }
 }

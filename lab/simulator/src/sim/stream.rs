@@ -145,6 +145,25 @@ impl Action {
         }
     }
 
+    /// The object of which it changes a name or attributes.
+    pub const fn changed_entry(&self) -> Option<ObjectNumber> {
+        match *self {
+            Self::Create { object, .. }
+            | Self::Link { object, .. }
+            | Self::Remove { object, .. }
+            | Self::Rename { object, .. }
+            | Self::Resize { object, .. }
+            | Self::Punch { object, .. }
+            | Self::SetAttributes { object } => Some(object),
+            Self::Release { .. }
+            | Self::Write { .. }
+            | Self::Sync { .. }
+            | Self::SyncAll
+            | Self::User
+            | Self::Device(_) => None,
+        }
+    }
+
     /// What it does to the content of a file, if it does anything.
     pub fn page_change(&self) -> Option<PageChange> {
         let (object, is_written, pages) = match *self {

@@ -28,13 +28,15 @@ use order::Order;
 use plan::Plan;
 use report::Recorder;
 
-/// Replays a trace. `progress` is called with the number of events that have ended, now and then.
+/// Replays a trace. `begin` is called when all is made that was there before, and the trace begins
+/// when it returns; `progress` with the number of events that have ended, now and then.
 ///
 /// # Errors
 /// It cannot begin. Errors of single events are part of the report.
 pub fn replay(
     trace: &Trace,
     options: &ReplayOptions,
+    begin: &dyn Fn(),
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<ReplayReport, ReplayError> {
     if trace
@@ -52,6 +54,7 @@ pub fn replay(
     let threads = threads(&trace.events);
     let recorder = Mutex::new(Recorder::new());
     let has_failed = AtomicBool::new(false);
+    begin();
     let start = Instant::now();
     thread::scope(|scope| {
         for events in &threads {

@@ -48,7 +48,7 @@ fn replayed(trace: &Trace, speed: ReplaySpeed, directory: &Path) -> ReplayReport
         speed,
         seed: 1,
     };
-    replay(trace, &options, &|_| {}).unwrap()
+    replay(trace, &options, &|| {}, &|_| {}).unwrap()
 }
 
 /// Paths below a directory, with the content of files.
@@ -165,9 +165,9 @@ fn what_cannot_be_replayed_is_refused() {
         &LoadOptions::default(),
     )
     .unwrap();
-    let error = replay(&block.trace, &options, &|_| {}).unwrap_err();
+    let error = replay(&block.trace, &options, &|| {}, &|_| {}).unwrap_err();
     assert!(error.to_string().contains("mobifs flash replay"), "{error}");
     fs::write(directory.path().join("precious"), "x").unwrap();
-    let error = replay(&trace(TRACE), &options, &|_| {}).unwrap_err();
+    let error = replay(&trace(TRACE), &options, &|| {}, &|_| {}).unwrap_err();
     assert!(matches!(error, ReplayError::NotEmpty(_)), "{error}");
 }
