@@ -18,6 +18,9 @@ use super::writers::Writer;
 use crate::filesystem::{Filesystem, unmount};
 use crate::trouble::{OnPath as _, Trouble};
 
+/// Cuts soon after a commit come so long after it at most.
+const AFTER_COMMIT: Duration = Duration::from_millis(30);
+
 /// What a campaign is to do.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -389,8 +392,9 @@ fn recover_by_copy(image: &Path) -> Result<(), Trouble> {
     Filesystem::Ext4.check(image)
 }
 
-/// The intervals in which the power is cut, in order. Half of them are taken from all, so that many
-/// fall into commits, which have many flushes, and half by time.
+/// The intervals in which the power is cut, in order. A third of them is taken from all, so that many
+/// fall into commits, which have many flushes; a third by time; and a third soon after a commit that was
+/// asked for had returned.
 fn choose(
     journal: &Journal,
     recorded: &Recorded,
@@ -404,14 +408,21 @@ fn choose(
     if first >= end {
         return Err(Trouble::Failed("nothing was flushed in a session".into()));
     }
+    let interval_at = |at: u64| {
+        let after = intervals.partition_point(|interval| interval.begins_at.0 <= at);
+        after.saturating_sub(1).clamp(first, end - 1)
+    };
     let mut chosen: Vec<usize> = (0..wanted)
         .map(|number| {
-            if number % 2 == 0 {
+            if number % 3 == 0 {
                 return first + random.below((end - first) as u64) as usize;
             }
-            let at = during.start.0 + random.below(during.end.0 - during.start.0);
-            let after = intervals.partition_point(|interval| interval.begins_at.0 <= at);
-            after.saturating_sub(1).clamp(first, end - 1)
+            if number % 3 == 1 && !recorded.commits.is_empty() {
+                let commit = random.pick(&recorded.commits);
+                let later = random.below(AFTER_COMMIT.as_nanos() as u64);
+                return interval_at(recorded.clock.device(commit.returned_ns + later).0);
+            }
+            interval_at(during.start.0 + random.below(during.end.0 - during.start.0))
         })
         .collect();
     chosen.sort_unstable();

@@ -61,6 +61,12 @@ impl DeviceClock {
         let since = (device.0 as f64 - self.device_ns as f64) * self.scale;
         (self.boottime_ns as f64 + since) as u64
     }
+
+    /// What the device's clock shows at a moment.
+    pub(super) fn device(self, boottime_ns: u64) -> VirtualNs {
+        let since = (boottime_ns as f64 - self.boottime_ns as f64) / self.scale;
+        VirtualNs((self.device_ns as f64 + since) as u64)
+    }
 }
 
 /// What happened.
