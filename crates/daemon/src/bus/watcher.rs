@@ -19,7 +19,7 @@ use super::upower::{self, Upower};
 use super::wire::Value;
 
 /// A bus that is not there is looked for again after this delay, which doubles each time, because a
-/// machine without one should sleep. a machine without one should sleep.
+/// machine without one should sleep.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 /// The longest delay.
 const RETRY_MAX: Duration = Duration::from_secs(300);

@@ -2,7 +2,7 @@
 //!
 //! [`TransactionScheduler`] is the interface. It decides only about the transactions it gets:
 //! urgent ones are committed without it, and the engine decides how long a transaction may wait at
-//! all (`Engine::choose_commits`).
+//! all ([`Pacing`](crate::Pacing)).
 
 mod fifo;
 mod queues;

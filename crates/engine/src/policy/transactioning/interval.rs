@@ -11,7 +11,7 @@ pub struct IntervalParameters {
 
 impl Default for IntervalParameters {
     /// Leaves a third of what ext4 flushes (geometric mean of the recorded programs;
-    /// docs/DESIGN.md).
+    /// docs/BENCHMARKS.md).
     fn default() -> Self {
         Self {
             interval_ms: 20_000,
