@@ -12,8 +12,8 @@ use mobifs_testkit::random::Random;
 use tempfile::TempDir;
 
 use super::oracle::{Promise, judge};
-use super::session::{Recorded, SUPERBLOCK_COPY_BLOCK, Tools, record};
-use super::setting::{DaemonFate, Setting, Subject};
+use super::session::{Recorded, Tools, record};
+use super::setting::{DaemonFate, Layout, Setting, Subject};
 use super::writers::Writer;
 use crate::filesystem::{Filesystem, unmount};
 use crate::trouble::{OnPath as _, Trouble};
@@ -317,7 +317,7 @@ impl Campaign {
         let mut recovered = Filesystem::Ext4.recover(image, &at, random);
         if recovered.is_err() && has_torn_superblock(image) {
             self.tally.superblocks_torn += 1;
-            recovered = recover_by_copy(image);
+            recovered = recover_by_copy(image, setting.layout);
         }
         match recovered {
             Ok(()) => {}
@@ -378,10 +378,11 @@ fn has_torn_superblock(image: &Path) -> bool {
 }
 
 /// Replays the journal by a copy of the superblock.
-fn recover_by_copy(image: &Path) -> Result<(), Trouble> {
+fn recover_by_copy(image: &Path, layout: Layout) -> Result<(), Trouble> {
     let mut check = Command::new("e2fsck");
-    let copy = SUPERBLOCK_COPY_BLOCK.to_string();
-    check.args(["-f", "-y", "-b", &copy, "-B", "4096"]);
+    let copy = layout.superblock_copy().to_string();
+    let block_bytes = layout.block_bytes().to_string();
+    check.args(["-f", "-y", "-b", &copy, "-B", &block_bytes]);
     let output = check.arg(image).output().on(image)?;
     if !matches!(output.status.code(), Some(0 | 1)) {
         let printed = mobifs_testkit::mount::printed(&output);
@@ -441,18 +442,20 @@ mod tests {
             return;
         }
         let directory = tempfile::tempdir().unwrap();
-        let image = directory.path().join("image");
-        let file = fs::File::create(&image).unwrap();
-        file.set_len(64 << 20).unwrap();
-        let group = SUPERBLOCK_COPY_BLOCK.to_string();
-        let options = ["-b", "4096", "-g", &group];
-        Filesystem::Ext4.make(&image, &options).unwrap();
-        assert!(!has_torn_superblock(&image));
-        // The second of its two sectors, with its checksum.
-        file.write_all_at(&[0; 512], 1024 + 512).unwrap();
-        assert!(has_torn_superblock(&image));
-        assert!(Filesystem::Ext4.check(&image).is_err());
-        recover_by_copy(&image).unwrap();
-        assert!(!has_torn_superblock(&image));
+        for layout in [Layout::Usual, Layout::SmallBlocks] {
+            let image = directory.path().join("image");
+            let file = fs::File::create(&image).unwrap();
+            file.set_len(64 << 20).unwrap();
+            let options = layout.options();
+            let options: Vec<&str> = options.iter().map(String::as_str).collect();
+            Filesystem::Ext4.make(&image, &options).unwrap();
+            assert!(!has_torn_superblock(&image));
+            // The second of its two sectors, with its checksum.
+            file.write_all_at(&[0; 512], 1024 + 512).unwrap();
+            assert!(has_torn_superblock(&image));
+            assert!(Filesystem::Ext4.check(&image).is_err());
+            recover_by_copy(&image, layout).unwrap();
+            assert!(!has_torn_superblock(&image));
+        }
     }
 }

@@ -25,8 +25,6 @@ use crate::trouble::{OnPath as _, Trouble};
 const PAUSE: Duration = Duration::from_millis(20);
 /// Of a nearly full filesystem so much is left when the writers have begun.
 const ROOM_BYTES: u64 = 5 << 20;
-/// Blocks of a group, so that the second one, with a copy of the superblock, begins at this block.
-pub(super) const SUPERBLOCK_COPY_BLOCK: u64 = 8192;
 /// How long writers may take for their first steps.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -204,10 +202,10 @@ fn make(setting: &Setting, scratch: &Path) -> Result<PathBuf, Trouble> {
     let file = fs::File::create(&image).on(&image)?;
     file.set_len(setting.mebibytes << 20).on(&image)?;
     let journal = format!("size={}", setting.journal_mebibytes);
+    let layout = setting.layout.options();
+    let mut options: Vec<&str> = layout.iter().map(String::as_str).collect();
     // The kernel initialises nothing later, which would only fill the device's journal.
-    let group = SUPERBLOCK_COPY_BLOCK.to_string();
-    let layout = ["-b", "4096", "-g", &group, "-J", &journal];
-    let options = [&layout[..], &["-E", "lazy_itable_init=0"]].concat();
+    options.extend(["-J", &journal, "-E", "lazy_itable_init=0"]);
     Filesystem::Ext4.make(&image, &options)?;
     let options = format!("mount_opts={}", setting.subject.mount_options());
     let mut tune = Command::new("tune2fs");

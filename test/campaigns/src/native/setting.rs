@@ -35,6 +35,61 @@ impl Subject {
     }
 }
 
+/// How the filesystem is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    Usual,
+    FastCommit,
+    InlineData,
+    OrphanFile,
+    SmallBlocks,
+}
+
+impl Layout {
+    const ALL: [Self; 5] = [
+        Self::Usual,
+        Self::FastCommit,
+        Self::InlineData,
+        Self::OrphanFile,
+        Self::SmallBlocks,
+    ];
+
+    /// For mke2fs. Groups are small, so that the second one has a copy of the superblock.
+    pub(super) fn options(self) -> [String; 6] {
+        let features = match self {
+            Self::Usual | Self::SmallBlocks => "has_journal",
+            Self::FastCommit => "fast_commit",
+            Self::InlineData => "inline_data",
+            Self::OrphanFile => "orphan_file",
+        };
+        let (block, group) = (self.block_bytes(), BLOCKS_OF_A_GROUP);
+        [
+            "-b",
+            &block.to_string(),
+            "-g",
+            &group.to_string(),
+            "-O",
+            features,
+        ]
+        .map(str::to_owned)
+    }
+
+    pub(super) const fn block_bytes(self) -> u64 {
+        match self {
+            Self::SmallBlocks => 1024,
+            _ => 4096,
+        }
+    }
+
+    /// The block with the first copy of the superblock.
+    pub(super) const fn superblock_copy(self) -> u64 {
+        // Where blocks have 1 KiB, the first one belongs to no group.
+        BLOCKS_OF_A_GROUP + if self.block_bytes() == 1024 { 1 } else { 0 }
+    }
+}
+
+const BLOCKS_OF_A_GROUP: u64 = 8192;
+
 /// What befalls the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DaemonFate {
@@ -80,6 +135,7 @@ pub(super) struct Setting {
     pub(super) subject: Subject,
     pub(super) lasts: Duration,
     pub(super) mebibytes: u64,
+    pub(super) layout: Layout,
     pub(super) journal_mebibytes: u64,
     pub(super) age_max_ms: u64,
     pub(super) policy: &'static str,
@@ -142,6 +198,11 @@ impl Setting {
             subject,
             lasts,
             mebibytes: 96 + journal_mebibytes,
+            layout: if random.chance(50) {
+                Layout::Usual
+            } else {
+                *random.pick(&Layout::ALL)
+            },
             journal_mebibytes,
             age_max_ms: *random.pick(&[1000, 2000, 4000]),
             policy: *random.pick(&[
@@ -175,6 +236,7 @@ impl fmt::Display for Setting {
         let Self {
             subject,
             lasts,
+            layout,
             journal_mebibytes,
             age_max_ms,
             policy,
@@ -184,7 +246,7 @@ impl fmt::Display for Setting {
         } = self;
         write!(
             f,
-            "{subject:?}, {} s, a journal of {journal_mebibytes} MiB, age_max_ms {age_max_ms}, \
+            "{subject:?}, {} s, {layout:?}, a journal of {journal_mebibytes} MiB, age_max_ms {age_max_ms}, \
              {policy:?}, writers {relaxed:?}, the daemon {fate:?}",
             lasts.as_secs()
         )?;
