@@ -136,6 +136,9 @@ struct NativeArguments {
     /// These writers in every session, and no others.
     #[arg(long, value_delimiter = ',')]
     writers: Vec<Writer>,
+    /// This writer in every session, with calls that are waited for.
+    #[arg(long)]
+    waits: Option<Writer>,
     /// On ext4 with data=ordered, which promises nothing: this must find violations.
     #[arg(long)]
     control: bool,
@@ -159,7 +162,10 @@ impl NativeArguments {
             scale: self.scale,
             slack: Duration::from_millis(self.slack_ms),
             first_session: self.first_session,
-            only: self.writers,
+            only: native::Only {
+                relaxed: self.writers,
+                durable: self.waits,
+            },
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mobifs_campaigns::filesystem::Filesystem;
 use mobifs_campaigns::native::writers::Writer;
-use mobifs_campaigns::native::{Campaign, Options, Subject, Tally};
+use mobifs_campaigns::native::{Campaign, Only, Options, Subject, Tally};
 use mobifs_campaigns::obstacle;
 use mobifs_device_server::Scale;
 use mobifs_testkit::mount::{Program, scratch_parent};
@@ -36,7 +36,10 @@ fn cut(subject: Subject, sessions: u64, writers: &[Writer]) -> Option<Tally> {
         // On a machine that is busy a commit comes late.
         slack: Duration::from_secs(3600),
         first_session: 0,
-        only: writers.to_vec(),
+        only: Only {
+            relaxed: writers.to_vec(),
+            durable: None,
+        },
     };
     let tally = Campaign::new(options).unwrap().run(|_| true);
     let tally = tally.unwrap_or_else(|trouble| panic!("{trouble}"));

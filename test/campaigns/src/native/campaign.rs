@@ -13,8 +13,7 @@ use tempfile::TempDir;
 
 use super::oracle::{Promise, judge};
 use super::session::{Recorded, Tools, record};
-use super::setting::{DaemonFate, Layout, Setting, Subject};
-use super::writers::Writer;
+use super::setting::{DaemonFate, Layout, Only, Setting, Subject};
 use crate::filesystem::{Filesystem, unmount};
 use crate::trouble::{OnPath as _, Trouble};
 
@@ -47,8 +46,8 @@ pub struct Options {
     pub slack: Duration,
     /// The number of the first session.
     pub first_session: u64,
-    /// If not empty: these writers in every session.
-    pub only: Vec<Writer>,
+    /// Writers of every session.
+    pub only: Only,
 }
 
 /// What a campaign did.

@@ -18,4 +18,4 @@ mod setting;
 pub mod writers;
 
 pub use campaign::{Campaign, Options, Tally, Violation};
-pub use setting::Subject;
+pub use setting::{Only, Subject};

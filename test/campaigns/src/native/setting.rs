@@ -152,6 +152,21 @@ pub(super) struct Setting {
     pub(super) fate: DaemonFate,
 }
 
+/// Writers that are asked for, instead of those that are chosen.
+#[derive(Clone, Debug, Default)]
+pub struct Only {
+    /// If not empty: these, and no others, do not wait for their calls.
+    pub relaxed: Vec<Writer>,
+    /// This one waits for its calls.
+    pub durable: Option<Writer>,
+}
+
+impl Only {
+    fn all(&self) -> impl Iterator<Item = Writer> {
+        self.relaxed.iter().copied().chain(self.durable)
+    }
+}
+
 /// Writers that are in some sessions.
 const OTHERS: [Writer; 11] = [
     Writer::Pairs,
@@ -170,21 +185,20 @@ const OTHERS: [Writer; 11] = [
 const OTHERS_MAX: u64 = 5;
 
 impl Setting {
-    /// `only`: if not empty, the writers that do not wait.
     pub(super) fn choose(
         number: u64,
         subject: Subject,
         lasts: Duration,
-        only: &[Writer],
+        only: &Only,
         random: &mut Random,
     ) -> Self {
-        let may_be_full = only.iter().all(|writer| writer.bears_a_full_disk());
+        let may_be_full = only.all().all(Writer::bears_a_full_disk);
         let is_nearly_full = random.chance(25) && may_be_full;
         let journal_mebibytes = *random.pick(&[4, 8, 32]);
-        let relaxed = if only.is_empty() {
+        let relaxed = if only.relaxed.is_empty() {
             choose_writers(is_nearly_full, random)
         } else {
-            only.to_vec()
+            only.relaxed.clone()
         };
         let hot = relaxed.iter().copied().filter(|writer| writer.is_quick());
         let hot: Vec<Writer> = hot.collect();
@@ -193,7 +207,8 @@ impl Setting {
             writer.can_be_durable() && (!is_nearly_full || writer.bears_a_full_disk())
         };
         let durable: Vec<Writer> = OTHERS.into_iter().filter(waits).collect();
-        let durable = Some(*random.pick(&durable));
+        let waits = subject == Subject::Steered && random.chance(35);
+        let durable = waits.then(|| *random.pick(&durable));
         Self {
             subject,
             lasts,
@@ -213,7 +228,7 @@ impl Setting {
             is_nearly_full,
             relaxed,
             hot,
-            durable: durable.filter(|_| subject == Subject::Steered && random.chance(35)),
+            durable: only.durable.or(durable),
             durable_under_run: random.chance(50),
             mechanism: *random.pick(&["both", "seccomp", "preload"]),
             sync_every: *random.pick(&[Duration::from_millis(700), Duration::from_secs(5)]),
