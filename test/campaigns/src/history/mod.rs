@@ -10,17 +10,25 @@ mod editor;
 mod git;
 mod mapped;
 mod postmark;
+mod regions;
 mod rows;
 mod running;
 mod steps;
 
+use std::fs;
+use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use clap::ValueEnum;
 pub use mobifs_workloads::workload::sqlite::JournalMode;
 pub use postmark::{Phase, PostMark};
+pub use regions::{DIRECT, Divided, LARGE};
 pub use running::Running;
 pub use steps::{Step, began_ns, begin, boottime_ns, returned};
+
+/// How long to wait for room on a full filesystem.
+pub(crate) const FULL_PAUSE: Duration = Duration::from_millis(2);
 
 /// What `fsync` means for an app.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +56,8 @@ pub enum Kind {
     Editor,
     /// Commits of a repository.
     Git,
+    /// Large writes that begin and end within pages.
+    Large,
     /// Files made, written and deleted.
     PostMark,
 }
@@ -66,6 +76,7 @@ impl Kind {
             Self::Mapped => mapped::check(app),
             Self::Editor => editor::check(app),
             Self::Git => git::check(app),
+            Self::Large => LARGE.check(app).map(|divided| divided.step),
         }
     }
 }
@@ -165,6 +176,33 @@ pub fn work(
         Kind::Mapped => mapped::work(app, pause_us),
         Kind::Editor => editor::work(app, from, is_durable),
         Kind::Git => git::work(app, from),
+        Kind::Large => LARGE.work(app, from, is_durable),
         Kind::PostMark => postmark.work(app, from),
+    }
+}
+
+/// Does something that changes nothing if there is no room, as soon as there is.
+///
+/// # Errors
+/// Why else it was not done.
+pub fn with_room<T>(mut attempt: impl FnMut() -> io::Result<T>) -> Result<T, String> {
+    loop {
+        match attempt() {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                std::thread::sleep(FULL_PAUSE);
+            }
+            other => return other.map_err(|error| error.to_string()),
+        }
+    }
+}
+
+/// A file's content; empty if it is not there.
+///
+/// # Errors
+/// It cannot be read.
+pub fn content(path: &Path) -> Result<Vec<u8>, String> {
+    match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        other => other.map_err(|error| format!("{}: {error}", path.display())),
     }
 }

@@ -8,7 +8,6 @@ mod filler;
 mod names;
 mod pairs;
 mod records;
-mod regions;
 mod rows;
 mod stores;
 
@@ -16,15 +15,13 @@ use std::convert::Infallible;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::time::Duration;
 
 use clap::ValueEnum;
 use mobifs_workloads::workload::sqlite::JournalMode;
 
-use crate::history::{self, DURABLE_SUFFIX, Kind, PostMark};
-
-/// How long to wait for room on a full filesystem.
-const FULL_PAUSE: Duration = Duration::from_millis(2);
+use crate::history::{
+    self, DIRECT, DURABLE_SUFFIX, Divided, Kind, LARGE, PostMark, content, with_room,
+};
 
 /// Which program writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -76,6 +73,15 @@ impl Found {
             step,
             next_began: false,
             stamp_ns: None,
+        }
+    }
+}
+
+impl From<Divided> for Found {
+    fn from(divided: Divided) -> Self {
+        Self {
+            next_began: divided.next_began,
+            ..Self::after(divided.step)
         }
     }
 }
@@ -137,8 +143,8 @@ impl Writer {
             Self::Records => records::work(app),
             Self::Names => names::work(app),
             Self::Pairs => pairs::work(app),
-            Self::Large => regions::LARGE.work(app),
-            Self::Direct => regions::DIRECT.work(app),
+            Self::Large => LARGE.work(app, 0, false),
+            Self::Direct => DIRECT.work(app, 0, false),
             Self::RowsDelete => rows::work(app, JournalMode::Delete),
             Self::RowsTruncate => rows::work(app, JournalMode::Truncate),
             Self::RowsPersist => rows::work(app, JournalMode::Persist),
@@ -164,8 +170,8 @@ impl Writer {
             Self::Records => records::check(app),
             Self::Names => names::check(app),
             Self::Pairs => pairs::check(app),
-            Self::Large => regions::LARGE.check(app),
-            Self::Direct => regions::DIRECT.check(app),
+            Self::Large => LARGE.check(app).map(Found::from),
+            Self::Direct => DIRECT.check(app).map(Found::from),
             Self::Stores => stores::check(app),
             Self::Filler => return filler::check(app),
             _ => rows::check(app),
@@ -187,26 +193,6 @@ impl Writer {
 pub fn app_name(writer: Writer, is_durable: bool) -> String {
     let suffix = if is_durable { DURABLE_SUFFIX } else { "" };
     writer.name() + suffix
-}
-
-/// Does something that changes nothing if there is no room, as soon as there is.
-fn with_room<T>(mut attempt: impl FnMut() -> io::Result<T>) -> Result<T, String> {
-    loop {
-        match attempt() {
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-                std::thread::sleep(FULL_PAUSE);
-            }
-            other => return other.map_err(|error| error.to_string()),
-        }
-    }
-}
-
-/// A file's content; empty if it is not there.
-fn content(path: &Path) -> Result<Vec<u8>, String> {
-    match fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        other => other.map_err(|error| format!("{}: {error}", path.display())),
-    }
 }
 
 /// The names in a directory, in order.

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use mobifs_workloads::workload::sqlite::{JournalMode, check_prefix, insert, open};
 
-use super::{FULL_PAUSE, Found};
+use super::Found;
+use crate::history::FULL_PAUSE;
 use crate::history::returned;
 
 /// How long SQLite may be refused before that is taken for an error.

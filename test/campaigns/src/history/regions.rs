@@ -8,27 +8,44 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use super::{Found, content, with_room};
-use crate::history::returned;
+use super::{content, returned, with_room};
 
 const FILE: &str = "file";
 const PAGE_BYTES: usize = 4096;
 
+/// After which step a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Divided {
+    /// The last step that is there as a whole.
+    pub step: u64,
+    /// A part of the next one is there.
+    pub next_began: bool,
+}
+
+impl Divided {
+    const fn after(step: u64) -> Self {
+        Self {
+            step,
+            next_began: false,
+        }
+    }
+}
+
 /// The regions of a file, and how it is opened.
-pub(super) struct Regions {
+pub struct Regions {
     /// Offsets and lengths.
     all: [(usize, usize); 3],
     is_direct: bool,
 }
 
 /// Begins and ends within pages.
-pub(super) const LARGE: Regions = Regions {
+pub const LARGE: Regions = Regions {
     all: [(1_235, 300_001), (500_003, 20_000), (600_007, 50_000)],
     is_direct: false,
 };
 
 /// Whole pages, past the cache where the filesystem can do that.
-pub(super) const DIRECT: Regions = Regions {
+pub const DIRECT: Regions = Regions {
     all: [(4_096, 262_144), (524_288, 4_096), (614_400, 65_536)],
     is_direct: true,
 };
@@ -50,9 +67,15 @@ impl Regions {
         ends.max().unwrap_or(0)
     }
 
-    pub(super) fn work(&self, app: &Path) -> Result<Infallible, String> {
+    /// Works after step `from`, until something fails. `is_durable`: each step is made durable.
+    ///
+    /// # Errors
+    /// What has failed.
+    pub fn work(&self, app: &Path, from: u64, is_durable: bool) -> Result<Infallible, String> {
         let path = app.join(FILE);
-        with_room(|| fs::write(&path, vec![0; self.bytes()]))?;
+        if from == 0 {
+            with_room(|| fs::write(&path, vec![0; self.bytes()]))?;
+        }
         let flags = if self.is_direct {
             OFlags::DIRECT
         } else {
@@ -61,7 +84,7 @@ impl Regions {
         let mut options = OpenOptions::new();
         let options = options.write(true).custom_flags(flags.bits().cast_signed());
         let file = options.open(&path).map_err(|error| error.to_string())?;
-        let mut step = 0;
+        let mut step = from;
         loop {
             step += 1;
             let (offset, length) = self.all[(step % 3) as usize];
@@ -71,16 +94,23 @@ impl Regions {
             let aligned = &mut memory[start..start + length];
             aligned.copy_from_slice(&pattern(step, length));
             with_room(|| file.write_all_at(aligned, offset as u64))?;
+            if is_durable {
+                file.sync_all().map_err(|error| error.to_string())?;
+            }
             returned(step)?;
         }
     }
 
-    pub(super) fn check(&self, app: &Path) -> Result<Found, String> {
+    /// What a power cut left of it.
+    ///
+    /// # Errors
+    /// It is as it never was after any of its steps.
+    pub fn check(&self, app: &Path) -> Result<Divided, String> {
         let content = content(&app.join(FILE))?;
         if content.len() < self.bytes() {
             let is_blank = content.iter().all(|&byte| byte == 0);
             return is_blank
-                .then_some(Found::after(0))
+                .then_some(Divided::after(0))
                 .ok_or_else(|| format!("has {} bytes, and not only zeros", content.len()));
         }
         let examined: Vec<(u64, bool)> = (0..)
@@ -101,9 +131,9 @@ impl Regions {
             }
         }
         let is_whole = examined.iter().all(|(_, is_whole)| *is_whole);
-        Ok(Found {
+        Ok(Divided {
             next_began: !is_whole,
-            ..Found::after(if is_whole { last } else { last - 1 })
+            step: if is_whole { last } else { last - 1 },
         })
     }
 }
@@ -155,13 +185,13 @@ mod tests {
         for regions in [LARGE, DIRECT] {
             for last in 0..8 {
                 let found = regions.check(after(&regions, last, 0).path());
-                assert_eq!(found, Ok(Found::after(last)));
+                assert_eq!(found, Ok(Divided::after(last)));
                 let (offset, length) = regions.all[((last + 1) % 3) as usize];
                 let to_page = PAGE_BYTES - offset % PAGE_BYTES;
                 if length > to_page {
-                    let divided = Found {
+                    let divided = Divided {
                         next_began: true,
-                        ..Found::after(last)
+                        step: last,
                     };
                     let found = regions.check(after(&regions, last, to_page).path());
                     assert_eq!(found, Ok(divided), "{last}");
