@@ -99,8 +99,11 @@ impl Standstill {
     /// Waits until a group does not stand still any more, because a process that enters it would.
     /// What a daemon has left that was killed, and whoever was to end it in its place, is ended.
     pub fn wait_for_end(group: &Path) {
-        let notes = || {
-            let directory = Directory::from_environment();
+        Self::wait_for_end_in(&Directory::from_environment(), group);
+    }
+
+    fn wait_for_end_in(directory: &Directory, group: &Path) {
+        let note_of_group = || {
             let names = directory.trusted_names(PREFIX);
             let mut notes = names.into_iter().filter_map(|name| {
                 let path = directory.path().join(name);
@@ -110,7 +113,9 @@ impl Standstill {
         };
         while is_frozen(group) {
             // Another program's, which knows why.
-            let Some((note, path)) = notes() else { return };
+            let Some((note, path)) = note_of_group() else {
+                return;
+            };
             if now_ms() > note.until_ms.saturating_add(GRACE_MS) {
                 note.end();
                 let _not_permitted = fs::remove_file(path);
@@ -183,5 +188,37 @@ mod tests {
         assert!(!path.exists());
         fs::write(&path, "soon\n/a").unwrap();
         assert_eq!(Standstill::read(&path), None);
+    }
+
+    /// A process that enters a group which was left standing still would never start.
+    #[test]
+    fn what_was_left_standing_still_goes_on_when_its_time_is_over() {
+        let base = tempfile::tempdir().unwrap();
+        let directory = Directory::at(base.path()).unwrap();
+        let path = Standstill::path(&directory, Device { major: 7, minor: 1 });
+        // As the kernel shows a group.
+        let group = base.path().join("mobifs-app");
+        fs::create_dir(&group).unwrap();
+        set_frozen(&group, true).unwrap();
+        // Nothing says that a daemon has done it.
+        Standstill::wait_for_end_in(&directory, &group);
+        assert!(is_frozen(&group));
+        let mut standstill = Standstill::begin(vec![group.clone()], Duration::ZERO);
+        standstill.until_ms -= GRACE_MS + 1;
+        standstill.note(&path).unwrap();
+        Standstill::wait_for_end_in(&directory, &group);
+        assert!(!is_frozen(&group) && !path.exists());
+        // A daemon that lives ends it itself.
+        set_frozen(&group, true).unwrap();
+        Standstill::begin(vec![group.clone()], Duration::from_secs(60))
+            .note(&path)
+            .unwrap();
+        let daemon = std::thread::spawn({
+            let group = group.clone();
+            move || set_frozen(&group, false)
+        });
+        Standstill::wait_for_end_in(&directory, &group);
+        daemon.join().unwrap().unwrap();
+        assert!(path.exists());
     }
 }

@@ -1,7 +1,7 @@
 //! Apps go on when the daemon is killed while they stand still.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,11 +19,13 @@ struct Apps {
     frozen: Disk,
     stuck: Option<Child>,
     writer: Option<Writer>,
+    groups: [PathBuf; 2],
 }
 
 impl Apps {
     fn start(name: &str) -> Option<Self> {
-        group_of(name)?;
+        let app = format!("{name}-stuck");
+        let groups = [group_of(name)?, group_of(&app)?];
         let (disk, frozen) = (Disk::new(BTRFS)?, Disk::new(EXT4)?);
         // A quarter of it is for coming to stand still.
         disk.steer(&format!("{}freeze_max_ms = 60000\n", keeping(5)));
@@ -36,7 +38,6 @@ impl Apps {
                 .unwrap(),
         );
         let file = frozen.at.join("file");
-        let app = format!("{name}-stuck");
         let stuck = Command::new(PROGRAM)
             .args([
                 "run",
@@ -55,6 +56,7 @@ impl Apps {
             frozen,
             stuck: Some(stuck),
             writer: Some(writer),
+            groups,
         };
         let pid = apps.stuck.as_ref().map(Child::id).unwrap();
         // It waits in the kernel and cannot be interrupted.
@@ -76,6 +78,10 @@ impl Drop for Apps {
             .arg("-u")
             .arg(&self.frozen.at)
             .output();
+        // A test that has failed leaves nothing standing still.
+        for group in &self.groups {
+            let _gone = fs::write(group.join("cgroup.freeze"), "0");
+        }
         let _ended = self.stuck.as_mut().map(Child::wait);
         self.writer = None;
     }
