@@ -183,7 +183,10 @@ mod tests {
         standstill.note(&path).unwrap();
         assert_eq!(Standstill::read(&path), Some(standstill.clone()));
         assert!(standstill.left() <= Duration::from_secs(3));
-        assert!(directory.list().unwrap().is_empty(), "a note is no registration");
+        assert!(
+            directory.list().unwrap().is_empty(),
+            "a note is no registration"
+        );
         Standstill::end_noted(&path);
         assert!(!path.exists());
         fs::write(&path, "soon\n/a").unwrap();

@@ -86,11 +86,7 @@ fn engine(name: &str, config: &Config) -> Contender {
 }
 
 /// What `mobifs steer` would do with this configuration.
-fn native(
-    name: &str,
-    filesystem: NativeFilesystem,
-    config: &Config,
-) -> Result<Contender, Failure> {
+fn native(name: &str, filesystem: NativeFilesystem, config: &Config) -> Result<Contender, Failure> {
     let refused = |why: &str| Err(Failure::new(Code::Usage, format!("{name}: {why}")));
     if config.events.bursts {
         return refused(
@@ -218,7 +214,10 @@ mod tests {
             panic!("not native mode");
         };
         assert_eq!(rules.filesystem, NativeFilesystem::Btrfs);
-        assert_eq!(rules.policy, config(&Keys::default()).unwrap().rules.policy_of_all());
+        assert_eq!(
+            rules.policy,
+            config(&Keys::default()).unwrap().rules.policy_of_all()
+        );
         let usual = contenders(&[], &[]).unwrap();
         for name in ["native-ext4", "native-btrfs"] {
             assert!(usual.iter().any(|contender| contender.name == name));

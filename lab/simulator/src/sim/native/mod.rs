@@ -215,9 +215,8 @@ impl<'s> NativeRun<'s> {
     /// Counts as the kernel does: pages that were clean.
     fn count_dirtied(&mut self, now_ns: u64, change: &PageChange) {
         let object = change.object;
-        let is_clean = |page: &u64| {
-            !self.running.has(object, *page) && !self.checkpoint.has(object, *page)
-        };
+        let is_clean =
+            |page: &u64| !self.running.has(object, *page) && !self.checkpoint.has(object, *page);
         let clean = change.pages.clone().filter(is_clean).count() as u64;
         self.counters.dirtied_pages += clean;
         if clean > 0 && self.rules.filesystem == NativeFilesystem::Ext4 {
