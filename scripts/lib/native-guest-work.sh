@@ -40,6 +40,7 @@ sync
 
 mobifs steer --check --only app $M || fail "it could not be steered"
 steer
+mobifs status $M | grep -q "^only     $M/app, $M/more;" || fail "the status does not say what is steered"
 for path in app app/slot0 app/made more/a/b more/old media/linked; do
   is_marked $path || fail "$path is not marked"
 done

@@ -79,7 +79,7 @@ def differences(found):
     numbers = [0]
     for name, content in found.items():
         if name == "log":
-            numbers += [int(line) for line in content.split() if line.strip(b"\0").isdigit()]
+            numbers += [int(line) for line in content.split() if line.isdigit()]
         elif not name.endswith("/x") and len(content) >= 8:
             numbers.append(struct.unpack("<Q", content[:8])[0])
     least = max(numbers)

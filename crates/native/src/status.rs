@@ -7,6 +7,7 @@ use mobifs_volume::{
     SCHEMA_VERSION, Status, StoreStatus, TransactionCounts, UserReport, bytes, class_name, rfc3339,
 };
 
+use crate::only::Only;
 use crate::steering::{State, Steering};
 use crate::takeover::Difference;
 
@@ -78,6 +79,7 @@ impl Steering {
             written_counter: self.written_counter().to_owned(),
             options_before: state.takeover.before().shown(),
             history: state.history.clone(),
+            only: state.only.as_ref().map_or_else(Vec::new, Only::shown),
         }
     }
 }

@@ -80,6 +80,9 @@ pub struct NativeStatus {
     pub written_counter: String,
     /// The mount options that were changed, as they were before.
     pub options_before: Vec<String>,
+    /// The directories that alone are steered; none: all of the filesystem.
+    #[serde(default)]
+    pub only: Vec<String>,
     /// The snapshots that are kept; none: no history is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<HistoryStatus>,

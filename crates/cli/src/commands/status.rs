@@ -147,6 +147,13 @@ fn write_native(text: &mut String, status: &Status, native: &NativeStatus) -> st
         status.version,
         duration(status.uptime_ms as f64 / 1e3)
     )?;
+    if !native.only.is_empty() {
+        writeln!(
+            text,
+            "only     {}; other files are the kernel's",
+            printable(&native.only.join(", "))
+        )?;
+    }
     match &native.promise_withdrawn {
         None => writeln!(text, "promise  in force")?,
         Some(reason) => writeln!(text, "promise  WITHDRAWN: {}", printable(reason))?,

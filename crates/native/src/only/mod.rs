@@ -262,6 +262,12 @@ impl Only {
         Ok(())
     }
 
+    /// The directories.
+    pub(crate) fn shown(&self) -> Vec<String> {
+        let directories = self.directories.iter();
+        directories.map(|path| path.display().to_string()).collect()
+    }
+
     /// Why the promise does not hold any more, if so.
     pub(crate) fn difference(filesystem: &Filesystem) -> Option<String> {
         let Filesystem::Ext4(ext4) = filesystem else {
