@@ -12,7 +12,7 @@ use mobifs_testkit::random::Random;
 use tempfile::TempDir;
 
 use super::oracle::{Promise, judge};
-use super::session::{Recorded, Tools, record};
+use super::session::{BALLAST, Recorded, Tools, record};
 use super::setting::{DaemonFate, Layout, Only, Setting, Subject};
 use crate::filesystem::{Filesystem, unmount};
 use crate::trouble::{OnPath as _, Trouble};
@@ -79,6 +79,9 @@ pub struct Tally {
     pub lost: u64,
     /// … tore.
     pub torn: u64,
+    /// Cuts after which stores into a mapping were there that are newer than everything else, which is not
+    /// promised otherwise.
+    pub newer_mappings: u64,
     /// Cuts that broke a promise.
     pub broken: u64,
     /// Cuts after which ext4's superblock was torn, so that a copy of it was needed.
@@ -126,9 +129,10 @@ impl fmt::Display for Tally {
             f,
             "{} cuts of {} sessions (daemon killed in {}, stopped in {}; {} nearly full, {} with a \
              small journal, {} with a writer that waits), {} commits asked for; {} steps had \
-             returned, {} were there; {} commands survived, {} did not, {} were torn, the superblock after {} cuts; the oldest \
-             loss was {} ms old, {} ms more than age_max_ms; moments known to {:.1} ms; {} \
-             violations after {} cuts",
+             returned, {} were there; {} commands survived, {} did not, {} were torn, the \
+             superblock after {} cuts; the oldest loss was {} ms old, {} ms more than age_max_ms; \
+             moments known to {:.1} ms; mappings newer than that after {} cuts; {} violations \
+             after {} cuts",
             self.cuts,
             self.sessions,
             self.killed,
@@ -146,6 +150,7 @@ impl fmt::Display for Tally {
             self.lost_max.as_millis(),
             self.beyond_age_max.as_millis(),
             mean_width.as_secs_f64() * 1e3,
+            self.newer_mappings,
             self.violations.len(),
             self.broken
         )
@@ -331,6 +336,11 @@ impl Campaign {
             Err(other) => return Err(other),
         }
         Filesystem::Ext4.mount(image, &at)?;
+        // SQLite needs some room to open a database.
+        let ballast = at.join(BALLAST);
+        if ballast.exists() {
+            fs::remove_file(&ballast).on(&ballast)?;
+        }
         let mut logs = Vec::new();
         for log in &recorded.logs {
             let app = log.app();
@@ -353,6 +363,7 @@ impl Campaign {
         let (verdict, wrong) = judge(&logs, &recorded.commits, promise);
         problems.extend(wrong);
         let tally = &mut self.tally;
+        tally.newer_mappings += u64::from(verdict.has_newer_mapping);
         tally.returned += verdict.returned;
         tally.found += verdict.found;
         let lost = Duration::from_nanos(verdict.lost_ns);

@@ -17,6 +17,9 @@
 //!   at most `age_max_ms` and a slack before the cut. The slack is for the kernel, whose timer for
 //!   commits is rounded up to a whole second and looks no earlier, and for the time that the commit takes.
 //!
+//! Stores into mappings are not part of T, as ext4 takes the pages of mappings one after the other while it
+//! commits: a writer of one may be newer than T, which is counted, and older it may not be.
+//!
 //! Both bounds of T are wider than the truth, never narrower, so a violation is one.
 
 use super::writers::{Found, Writer, app_name};
@@ -96,6 +99,8 @@ pub(super) struct Verdict {
     pub(super) lost_ns: u64,
     /// How wide the bounds of the moment are.
     pub(super) width_ns: u64,
+    /// A store into a mapping is there that is newer than the moment.
+    pub(super) has_newer_mapping: bool,
 }
 
 /// What a cut left, and what is wrong with it; nothing wrong: no promise was broken.
@@ -123,6 +128,8 @@ struct Judgement {
     problems: Vec<String>,
     /// Not before this.
     lower: Option<Bound>,
+    /// When the newest step began whose stores into a mapping are there.
+    mapped_ns: u64,
     /// Not after this.
     upper: Option<Bound>,
     /// The last commit that had returned.
@@ -136,6 +143,7 @@ impl Judgement {
             verdict: Verdict::default(),
             problems: Vec::new(),
             lower: None,
+            mapped_ns: 0,
             upper: None,
             asked: None,
         }
@@ -177,7 +185,9 @@ impl Judgement {
                 .push(format!("{app}: step {step} began after the cut"));
         }
         let (lower, upper) = (&mut self.lower, &mut self.upper);
-        if lower.as_ref().is_none_or(|bound| bound.at_ns < at_ns) {
+        if log.writer.stores_into_mappings() {
+            self.mapped_ns = self.mapped_ns.max(at_ns);
+        } else if lower.as_ref().is_none_or(|bound| bound.at_ns < at_ns) {
             *lower = Some(Bound {
                 at_ns,
                 app: app.clone(),
@@ -199,6 +209,7 @@ impl Judgement {
             return;
         };
         let missing = format!("step {} of {}", upper.step, upper.app);
+        self.verdict.has_newer_mapping = self.mapped_ns > upper.at_ns;
         if let Some(lower) = self.lower.take() {
             if lower.step > 0 {
                 self.verdict.width_ns = upper.at_ns.saturating_sub(lower.at_ns);
@@ -296,6 +307,20 @@ mod tests {
         // What tells nothing is no witness.
         let logs = [(fast, found(41)), (slow, None)];
         assert_eq!(problems(&logs, &[], 1_000), "");
+    }
+
+    #[test]
+    fn a_mapping_may_be_newer_and_not_older() {
+        let (records, stores) = (log(Writer::Records, 10, 99), log(Writer::Stores, 10, 99));
+        let of = |a, b| [(records.clone(), found(a)), (stores.clone(), found(b))];
+        let promise = Promise {
+            cut_ns: 1_000,
+            age_max_ns: 1_000,
+        };
+        let (verdict, problems) = judge(&of(50, 60), &[], promise);
+        assert!(problems.is_empty() && verdict.has_newer_mapping);
+        let (verdict, problems) = judge(&of(60, 50), &[], promise);
+        assert!(problems[0].contains("not one point") && !verdict.has_newer_mapping);
     }
 
     #[test]

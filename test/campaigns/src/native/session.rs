@@ -25,6 +25,8 @@ use crate::trouble::{OnPath as _, Trouble};
 const PAUSE: Duration = Duration::from_millis(20);
 /// Of a nearly full filesystem so much is left when the writers have begun.
 const ROOM_BYTES: u64 = 5 << 20;
+/// What takes the rest.
+pub(super) const BALLAST: &str = "ballast";
 /// How long writers may take for their first steps.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -279,7 +281,7 @@ fn leave_room(at: &Path) -> Result<(), Trouble> {
     let free = about.f_bfree * about.f_frsize;
     let ballast = free.saturating_sub(ROOM_BYTES).to_string();
     let mut command = Command::new("fallocate");
-    succeed(command.args(["-l", &ballast]).arg(at.join("ballast")))?;
+    succeed(command.args(["-l", &ballast]).arg(at.join(BALLAST)))?;
     Ok(())
 }
 

@@ -98,6 +98,11 @@ impl Writer {
         !matches!(self, Self::Mapped | Self::Stores | Self::Editor | Self::Git)
     }
 
+    /// Whether its steps are stores into mappings.
+    pub const fn stores_into_mappings(self) -> bool {
+        matches!(self, Self::Mapped | Self::Stores)
+    }
+
     /// Whether each of its steps ends with a call after which it is durable, if it is asked to.
     pub const fn can_be_durable(self) -> bool {
         matches!(
