@@ -46,5 +46,5 @@ pub use limits::{LimitError, raise_limits};
 pub use mount_paths::{MountPaths, PathError, PathOptions, check_store};
 pub use mount_users::{MountUser, describe, users_of, users_of_device};
 pub use process_state::reset_inherited;
-pub use serve::{Plan, TakeoverState, serve};
+pub use serve::{Plan, STORE_HISTORY, TakeoverState, serve};
 pub use unmount::unmount_unused;

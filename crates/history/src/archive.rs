@@ -106,6 +106,20 @@ pub trait Standstill {
     fn end(&self);
 }
 
+/// For sources that nothing writes to meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub struct NoStandstill;
+
+impl Standstill for NoStandstill {
+    fn has_any(&self) -> bool {
+        false
+    }
+
+    fn begin(&self) {}
+
+    fn end(&self) {}
+}
+
 /// A snapshot that was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken {

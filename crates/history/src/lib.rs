@@ -7,13 +7,15 @@
 
 mod archive;
 mod btrfs;
+mod keeper;
 pub mod restore;
 mod retention;
 mod snapshot;
 mod time;
 
-pub use archive::{Archive, ArchiveError, Standstill, Taken};
+pub use archive::{Archive, ArchiveError, NoStandstill, Standstill, Taken};
 pub use btrfs::Subvolume;
+pub use keeper::{Done, KeepRules, Keeper};
 pub use retention::Retention;
 pub use snapshot::Snapshot;
 pub use time::{At, AtError, WallTime};

@@ -45,4 +45,6 @@ pub use status::{
     PolicyReport, RecordingStatus, SCHEMA_VERSION, Status, StoreStatus, TransactionCounts,
     UserReport, bytes, rfc3339,
 };
-pub use volume::{BatterySource, Checkpointer, KernelCache, Volume, VolumeError, VolumeOptions};
+pub use volume::{
+    AppliedState, BatterySource, Checkpointer, KernelCache, Volume, VolumeError, VolumeOptions,
+};

@@ -1,13 +1,17 @@
 //! `mobifs history`
 
+use std::ffi::OsStr;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use mobifs_daemon::{Code, Failure};
+use mobifs_daemon::control::{Reply, Request};
+use mobifs_daemon::{Code, Failure, STORE_HISTORY};
 use mobifs_history::{Archive, ArchiveError, Snapshot};
 use mobifs_host::mounts;
 use mobifs_native::history::DIRECTORY;
+use mobifs_volume::AppSelection;
 
+use super::{ask, unexpected};
 use crate::arguments::HistoryArguments;
 
 pub(crate) fn run(arguments: &HistoryArguments) -> Result<(), Failure> {
@@ -53,10 +57,14 @@ pub(super) fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::new(Code::Failed, error.to_string())
 }
 
-/// A filesystem that may have a history.
+/// What may have a history.
 pub(super) struct Place {
-    /// Where it is mounted.
-    pub(super) mountpoint: PathBuf,
+    /// Where it is mounted; none: a store that was named itself.
+    pub(super) mountpoint: Option<PathBuf>,
+    /// The subvolume whose snapshots they are.
+    source: PathBuf,
+    /// Where they lie in it.
+    directory: &'static str,
 }
 
 impl Place {
@@ -71,19 +79,52 @@ impl Place {
             .filter(|mount| path.starts_with(&mount.mountpoint));
         let mount = above.max_by_key(|mount| mount.mountpoint.components().count());
         let mount = mount.ok_or_else(|| failed(format!("no mount has {shown}")))?;
+        if mount.has_subtype("mobifs") {
+            return Ok(Self {
+                source: store_of(&mount.mountpoint)?,
+                mountpoint: Some(mount.mountpoint),
+                directory: STORE_HISTORY,
+            });
+        }
+        if path.join(STORE_HISTORY).is_dir() {
+            return Ok(Self {
+                mountpoint: None,
+                source: path,
+                directory: STORE_HISTORY,
+            });
+        }
         Ok(Self {
-            mountpoint: mount.mountpoint,
+            source: mount.mountpoint.clone(),
+            mountpoint: Some(mount.mountpoint),
+            directory: DIRECTORY,
         })
     }
 
+    /// What is no file of the user's in a snapshot.
+    pub(super) fn own_part(&self) -> Option<&'static OsStr> {
+        (self.directory == STORE_HISTORY).then_some(OsStr::new(".mobifs"))
+    }
+
     pub(super) fn archive(&self) -> Result<Archive, Failure> {
-        Archive::open(&self.mountpoint, Path::new(DIRECTORY)).map_err(|error| match error {
+        Archive::open(&self.source, Path::new(self.directory)).map_err(|error| match error {
             ArchiveError::Empty { path } => failed(format!(
-                "{} has no history: `[history]` in the configuration of `mobifs steer` keeps one \
-                 (keep_count), from the next commit on",
+                "{} has no history: `[history]` in the configuration of `mobifs steer` or `mobifs \
+                 mount` keeps one (keep_count)",
                 path.display()
             )),
             error => failed(error),
         })
+    }
+}
+
+/// The store of a mount.
+fn store_of(mountpoint: &Path) -> Result<PathBuf, Failure> {
+    let select = AppSelection::default();
+    match ask(mountpoint, &Request::Status { select })?.1 {
+        Reply::Status { status } => {
+            let path = status.store.path.map(PathBuf::from);
+            path.ok_or_else(|| failed(format!("{} has no store", mountpoint.display())))
+        }
+        other => Err(unexpected(&other)),
     }
 }

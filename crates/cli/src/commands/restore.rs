@@ -1,6 +1,6 @@
 //! `mobifs restore`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use mobifs_daemon::{Code, Failure};
 use mobifs_history::restore::{Report, RestoreError, checked_name, copy_to, in_place};
@@ -21,12 +21,15 @@ pub(crate) fn run(arguments: &RestoreArguments) -> Result<(), Failure> {
     let source = archive.path_of(&snapshot);
     let (report, target, before) = match (&arguments.to, name) {
         (Some(target), name) => {
-            let report = copy_to(&source, name, target).map_err(refused)?;
+            let report = copy_to(&source, name, target, place.own_part()).map_err(refused)?;
             (report, target.clone(), None)
         }
         (None, Some(name)) => {
-            let done = in_place(&source, name, &place.mountpoint, now).map_err(refused)?;
-            (done.report, place.mountpoint.join(name), done.before)
+            let not_mounted = "a store that is not mounted is not restored in place: mount it, and name \
+                               the mount";
+            let mountpoint = place.mountpoint.ok_or_else(|| failed(not_mounted))?;
+            let done = in_place(&source, name, &mountpoint, now).map_err(refused)?;
+            (done.report, mountpoint.join(name), done.before)
         }
         (None, None) => return Err(usage(&"name what to restore (--app) or where to (--to)")),
     };
@@ -81,8 +84,12 @@ fn say(snapshot: &Snapshot, report: &Report, target: PathBuf, before: Option<Pat
              be of slightly different moments (--exact takes another one)"
         );
     }
-    let own = std::path::Path::new(mobifs_native::history::DIRECTORY);
-    for path in report.nested.iter().filter(|path| *path != own) {
+    let own = [
+        mobifs_native::history::DIRECTORY,
+        mobifs_daemon::STORE_HISTORY,
+    ];
+    let is_own = |path: &PathBuf| own.iter().any(|own| path == Path::new(own));
+    for path in report.nested.iter().filter(|path| !is_own(path)) {
         eprintln!(
             "mobifs: {} is a nested subvolume, which the snapshot does not have",
             path.display()

@@ -28,6 +28,7 @@ mod room;
 mod shapes;
 mod steer;
 mod stopped;
+mod store_history;
 mod systemd;
 mod unprivileged;
 mod users;

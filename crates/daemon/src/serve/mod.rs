@@ -2,6 +2,7 @@
 
 mod commands;
 mod final_commit;
+mod history;
 mod signals;
 mod takeover;
 
@@ -30,6 +31,7 @@ use crate::predecessor::{Patience, after_predecessor};
 use crate::recording::Recording;
 use crate::store_owner::serving;
 use commands::Daemon;
+pub use history::STORE_HISTORY;
 pub use takeover::TakeoverState;
 
 /// How long to wait before trying again to commit what could not be committed.
@@ -285,6 +287,7 @@ fn volume_options(plan: &Plan, arena: Option<&Arena>) -> VolumeOptions {
         no_access_time: mount.access_times == AccessTimes::Never,
         no_directory_access_time: mount.no_directory_access_times,
         arena: arena.cloned(),
+        applied: history::of_store(&plan.paths.store, &plan.config.config.history),
         ..VolumeOptions::new(&plan.config.config)
     }
 }

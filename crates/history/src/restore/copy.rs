@@ -48,10 +48,15 @@ struct Open {
 }
 
 /// Copies what is in a directory, and what the directory has beside that, to an empty one.
+/// Without the entry of this name in the directory itself.
 ///
 /// # Errors
 /// [`RestoreError::File`].
-pub(super) fn copy_tree(source: &OwnedFd, target: &OwnedFd) -> Result<Report, RestoreError> {
+pub(super) fn copy_tree(
+    source: &OwnedFd,
+    target: &OwnedFd,
+    without: Option<&OsStr>,
+) -> Result<Report, RestoreError> {
     let mut copy = Copy {
         root: target,
         links: HashMap::new(),
@@ -61,6 +66,10 @@ pub(super) fn copy_tree(source: &OwnedFd, target: &OwnedFd) -> Result<Report, Re
         open_directory(directory, c".").map_err(|errno| failed("open", Path::new("."), errno))
     };
     let mut open = vec![copy.open(again(source)?, again(target)?, PathBuf::new())?];
+    if let (Some(top), Some(without)) = (open.first_mut(), without) {
+        top.entries
+            .retain(|name| name.to_bytes() != without.as_bytes());
+    }
     while let Some(directory) = open.last_mut() {
         if let Some(name) = directory.entries.pop() {
             let path = directory.path.join(OsStr::from_bytes(name.to_bytes()));

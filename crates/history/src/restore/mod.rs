@@ -113,7 +113,7 @@ pub fn checked_name(name: &Path) -> Result<&Path, RestoreError> {
 }
 
 /// Copies a directory of a snapshot, or all of it, to a place where nothing is, or an empty
-/// directory. What is there is never incomplete: the copy gets its name when it is whole.
+/// directory; of all of it `without` an entry of this name. What is there is never incomplete: the copy gets its name when it is whole.
 ///
 /// # Errors
 /// [`RestoreError`]; nothing is left of the copy.
@@ -121,12 +121,14 @@ pub fn copy_to(
     snapshot: &Path,
     name: Option<&Path>,
     target: &Path,
+    without: Option<&OsStr>,
 ) -> Result<Report, RestoreError> {
     let source = open_source(snapshot, name)?;
     let place = Place::of(target)?;
     place.must_be_free()?;
     let part = place.name_with(".restoring");
-    let report = place.copy_beside(&source, &part)?;
+    let without = without.filter(|_| name.is_none());
+    let report = place.copy_beside(&source, &part, without)?;
     // An empty directory may be replaced, and nothing else: what another program has made there
     // since stays.
     let from = &place.parent;
@@ -174,7 +176,7 @@ pub fn in_place(
         must_be_unused()?;
     }
     let part = place.name_with(".restoring");
-    let report = place.copy_beside(&source, &part)?;
+    let report = place.copy_beside(&source, &part, None)?;
     if !is_there {
         let from = &place.parent;
         let renamed = renameat_with(from, &part, from, &place.name, RenameFlags::NOREPLACE);
@@ -286,7 +288,12 @@ impl Place {
     }
 
     /// A whole copy under this name, or none.
-    fn copy_beside(&self, source: &OwnedFd, part: &OsStr) -> Result<Report, RestoreError> {
+    fn copy_beside(
+        &self,
+        source: &OwnedFd,
+        part: &OsStr,
+        without: Option<&OsStr>,
+    ) -> Result<Report, RestoreError> {
         let path = self.parent_path.join(part);
         rustix::fs::mkdirat(&self.parent, part, Mode::RWXU).map_err(|errno| match errno {
             Errno::EXIST => RestoreError::Occupied { path: path.clone() },
@@ -295,7 +302,7 @@ impl Place {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let copied = openat(&self.parent, part, flags, Mode::empty())
             .map_err(|errno| RestoreError::of("open", &path, errno))
-            .and_then(|target| copy_tree(source, &target));
+            .and_then(|target| copy_tree(source, &target, without));
         if copied.is_err() {
             self.remove(part);
         }
@@ -339,7 +346,12 @@ mod tests {
         fs::create_dir_all(base.path().join("other/inner")).unwrap();
         std::os::unix::fs::symlink("../other", snapshot.join("link")).unwrap();
         for name in ["link", "link/inner", "none"] {
-            let copied = copy_to(&snapshot, Some(Path::new(name)), &base.path().join("to"));
+            let copied = copy_to(
+                &snapshot,
+                Some(Path::new(name)),
+                &base.path().join("to"),
+                None,
+            );
             assert!(
                 matches!(copied, Err(RestoreError::Missing { .. })),
                 "{name}"
@@ -360,7 +372,7 @@ mod tests {
         std::os::unix::fs::symlink("empty", at("link")).unwrap();
         fs::create_dir(at("empty")).unwrap();
         for name in ["full", "plain", "link"] {
-            let copied = copy_to(&at("snapshot"), None, &at(name));
+            let copied = copy_to(&at("snapshot"), None, &at(name), None);
             assert!(
                 matches!(copied, Err(RestoreError::Occupied { .. })),
                 "{name}"
@@ -369,7 +381,7 @@ mod tests {
         assert_eq!(fs::read(at("full/file")).unwrap(), b"mine");
         assert_eq!(fs::read(at("plain")).unwrap(), b"mine");
         for name in ["empty", "new"] {
-            copy_to(&at("snapshot"), None, &at(name)).unwrap();
+            copy_to(&at("snapshot"), None, &at(name), None).unwrap();
             assert_eq!(fs::read(at(name).join("file")).unwrap(), b"of the snapshot");
         }
         let names = fs::read_dir(base.path()).unwrap().flatten();

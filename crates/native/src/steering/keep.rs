@@ -1,12 +1,13 @@
 //! Snapshots after commits.
 
 use mobifs_base::MonotonicNs;
+use mobifs_history::Done;
 use mobifs_host::MountEntry;
 use mobifs_volume::{Config, HistoryRules};
 
 use super::Steering;
 use crate::filesystem::Filesystem;
-use crate::history::{Done, Keeper};
+use crate::history::Keeper;
 
 /// While the kernel gives back the room of a snapshot, it is looked at this often, in nanoseconds.
 const LOOK_NS: u64 = 1_000_000_000;

@@ -233,8 +233,25 @@ impl Shared {
         self.freed_space.lock().end_apply(freeing, outcome, now);
         let failure = result.as_ref().err().map(ToString::to_string);
         *self.apply_failure.lock() = failure;
-        let refreshed = self.refresh_space(&self.commit_lock.lock());
+        let commit_lock = self.commit_lock.lock();
+        if result.is_ok() {
+            self.report_applied(&commit_lock, now);
+        }
+        let refreshed = self.refresh_space(&commit_lock);
         result.and(refreshed)
+    }
+
+    /// Reports the applied state, if that is wanted. What was committed after the apply is applied
+    /// first: some of it may be in its place already.
+    fn report_applied(&self, _commit_lock: &MutexGuard<'_, ()>, now: MonotonicNs) {
+        let applied = self.options.applied.as_ref();
+        let Some(applied) = applied.filter(|applied| applied.is_due(now)) else {
+            return;
+        };
+        let is_applied = self.store.pending().journal_used_bytes == 0 || self.store.apply().is_ok();
+        if is_applied {
+            applied.applied(now);
+        }
     }
 
     /// The room in the lower filesystem, if deletions wait for an apply: the apply is to increase

@@ -45,7 +45,7 @@ use mobifs_store::{Store, StoreError};
 pub use checkpointer::Checkpointer;
 pub use settings::BatterySource;
 pub use trimmer::KernelCache;
-pub use types::{VolumeError, VolumeOptions};
+pub use types::{AppliedState, VolumeError, VolumeOptions};
 
 use self::freed_space::FreedSpace;
 use self::locked_engine::{EngineState, LockedEngine};

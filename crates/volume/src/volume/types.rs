@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mobifs_base::MonotonicNs;
 use mobifs_engine::{FsError, PacingRules};
 use mobifs_store::StoreError;
 
@@ -46,6 +47,17 @@ pub struct VolumeOptions {
     /// Where the state is kept that a successor of this process needs; none: a kill loses what is
     /// not committed.
     pub arena: Option<Arena>,
+    /// Is told of the applied state, while nothing changes it.
+    pub applied: Option<Arc<dyn AppliedState>>,
+}
+
+/// Does something with the applied state of a store, in which every app is at a point in time.
+pub trait AppliedState: Send + Sync {
+    /// Whether it has something to do now.
+    fn is_due(&self, now: MonotonicNs) -> bool;
+
+    /// Everything committed is applied, and nothing is committed until this returns.
+    fn applied(&self, now: MonotonicNs);
 }
 
 impl VolumeOptions {
@@ -67,6 +79,7 @@ impl VolumeOptions {
             clock: Arc::new(SystemClock),
             hash_seed: None,
             arena: None,
+            applied: None,
         }
     }
 }

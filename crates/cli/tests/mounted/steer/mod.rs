@@ -3,7 +3,7 @@
 mod check;
 mod commands;
 mod commits;
-mod history;
+pub(crate) mod history;
 mod life;
 mod only;
 mod options;

@@ -22,13 +22,13 @@ pub(super) fn keeping(count: u64) -> String {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
-    pub(super) time: String,
-    pub(super) is_exact: bool,
-    pub(super) path: PathBuf,
+pub(crate) struct Kept {
+    pub(crate) time: String,
+    pub(crate) is_exact: bool,
+    pub(crate) path: PathBuf,
 }
 
-pub(super) fn history(at: &Path) -> Vec<Kept> {
+pub(crate) fn history(at: &Path) -> Vec<Kept> {
     let output = mobifs(&["history", "--json"], at);
     succeeds(&output);
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -1,0 +1,156 @@
+//! Snapshots of a store on btrfs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::fixture::{Fixture, fails, mobifs, needs_mounts, succeeds, wait_until};
+use crate::steer::history::history;
+use crate::steer::{BTRFS, unmount};
+
+/// A store that is a subvolume, mounted with this history.
+fn mounted(config: &str) -> Option<Fixture> {
+    let mut fixture = Fixture::new();
+    let image = fixture.path("image");
+    fs::File::create(&image)
+        .unwrap()
+        .set_len(BTRFS.mib << 20)
+        .unwrap();
+    let mut make = std::process::Command::new(BTRFS.make[0]);
+    let made = make.args(&BTRFS.make[1..]).arg(&image).output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        mobifs_skip::skip("mkfs.btrfs fails here");
+        return None;
+    }
+    let store = fixture.store.clone();
+    fixture.mount_other(&["-o", "loop", image.to_str().unwrap()], &store);
+    let config = fixture.config(config);
+    fixture.mount(&["--config", config.to_str().unwrap()]);
+    Some(fixture)
+}
+
+const THREE: &str = "[history]\ninterval_min_ms = 0\nkeep_count = 3\n";
+
+#[test]
+fn applied_states_of_a_store_are_kept_and_restored() {
+    needs_mounts!();
+    let Some(fixture) = mounted(THREE) else {
+        return;
+    };
+    let app = fixture.mountpoint.join("app");
+    fs::create_dir(&app).unwrap();
+    for round in 0..5 {
+        fs::write(app.join("file"), format!("round {round}")).unwrap();
+        // Large new content goes past the journal.
+        fs::write(app.join(format!("large {round}")), vec![round; 3 << 20]).unwrap();
+        succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    }
+    let kept = history(&fixture.mountpoint);
+    let content = |path: &Path| fs::read_to_string(path.join("app/file")).unwrap();
+    let contents: Vec<_> = kept.iter().map(|kept| content(&kept.path)).collect();
+    assert_eq!(contents, ["round 2", "round 3", "round 4"]);
+    assert!(kept.iter().all(|kept| kept.is_exact), "{kept:?}");
+    let time = kept[0].time.clone();
+    let restore = |words: &[&str], at: &Path| {
+        let words: Vec<_> = ["restore", "--at", &time]
+            .iter()
+            .chain(words)
+            .copied()
+            .collect();
+        mobifs(&words, at)
+    };
+    // Beside it, through the mount, and in its place.
+    let outside = fixture.path("outside");
+    let inside = fixture.mountpoint.join("restored");
+    for to in [&outside, &inside] {
+        let words = ["--app", "app", "--to", to.to_str().unwrap()];
+        succeeds(&restore(&words, &fixture.mountpoint));
+        assert_eq!(fs::read_to_string(to.join("file")).unwrap(), "round 2");
+        assert_eq!(fs::read(to.join("large 2")).unwrap(), vec![2; 3 << 20]);
+        assert!(!to.join("large 3").exists());
+    }
+    wait_until(|| {
+        restore(&["--app", "app", "--in-place"], &fixture.mountpoint)
+            .status
+            .success()
+    });
+    assert_eq!(fs::read_to_string(app.join("file")).unwrap(), "round 2");
+    // Without the mount: all of it, but for what is MobiFS's own.
+    succeeds(&mobifs(&["umount"], &fixture.mountpoint));
+    succeeds(&mobifs(&["check"], &fixture.store));
+    let kept = history(&fixture.store);
+    assert_eq!(kept.len(), 3);
+    let whole = fixture.path("whole");
+    let words = ["restore", "--at", "-0s", "--to", whole.to_str().unwrap()];
+    succeeds(&mobifs(&words, &fixture.store));
+    assert_eq!(content(&whole), "round 2");
+    assert!(whole.join("restored/file").exists() && !whole.join(".mobifs").exists());
+    let words = ["restore", "--at", "-0s", "--app", "app", "--in-place"];
+    fails(&mobifs(&words, &fixture.store), 1, &["not mounted"]);
+}
+
+/// Whatever a program writes meanwhile, an app is at a point in time.
+#[test]
+fn snapshots_of_a_store_in_use_are_points_in_time() {
+    needs_mounts!();
+    let config = "[history]\ninterval_min_ms = 0\nkeep_count = 100\n";
+    let Some(fixture) = mounted(config) else {
+        return;
+    };
+    let app = fixture.mountpoint.join("app");
+    fs::create_dir(&app).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0_u64.. {
+                if stop.load(Ordering::SeqCst) {
+                    break;
+                }
+                for name in ["first", "second"] {
+                    fs::write(app.join(name), round.to_string()).unwrap();
+                }
+                let new = app.join(format!("large {}", round % 3));
+                fs::write(new, vec![round as u8; 1 << 20]).unwrap();
+            }
+        });
+        wait_until(|| app.join("second").exists());
+        for _ in 0..10 {
+            succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+    let kept = history(&fixture.mountpoint);
+    let number = |path: PathBuf| -> Option<u64> { fs::read_to_string(path).ok()?.parse().ok() };
+    let of = |path: &Path| {
+        Some((
+            number(path.join("app/first"))?,
+            number(path.join("app/second"))?,
+        ))
+    };
+    // A file that was just truncated has no number.
+    let states: Vec<_> = kept.iter().filter_map(|kept| of(&kept.path)).collect();
+    assert!(kept.len() >= 10, "{kept:?}");
+    for (first, second) in &states {
+        assert!(first == second || *first == second + 1, "{states:?}");
+    }
+    assert!(!states.is_empty());
+}
+
+/// A store that is no subvolume is mounted all the same.
+#[test]
+fn a_store_without_snapshots_is_served() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    let config = fixture.config(THREE);
+    fixture.mount(&["--config", config.to_str().unwrap()]);
+    fs::write(fixture.mountpoint.join("file"), "content").unwrap();
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    fails(
+        &mobifs(&["history"], &fixture.mountpoint),
+        1,
+        &["has no history"],
+    );
+    let log = fs::read_to_string(fixture.path("log")).unwrap();
+    assert!(log.contains("no snapshot is kept of this commit"), "{log}");
+    unmount(&fixture.mountpoint);
+}

@@ -1,0 +1,211 @@
+//! Keeping snapshots after commits, as many as are wanted.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::archive::{Archive, ArchiveError, Standstill};
+use crate::retention::Retention;
+use crate::snapshot::Snapshot;
+use crate::time::WallTime;
+
+/// When no snapshot could be taken, the next one is tried so much later.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Which snapshots are taken and kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepRules {
+    /// How many and how old; none are taken where the count is 0.
+    pub retention: Retention,
+    /// At least so long between two.
+    pub interval_min: Duration,
+    /// The oldest are removed while less than this share of the filesystem is free.
+    pub free_min_percent: u8,
+}
+
+impl KeepRules {
+    const fn is_on(&self) -> bool {
+        self.retention.count > 0
+    }
+}
+
+/// Keeps snapshots of a filesystem.
+#[derive(Debug)]
+pub struct Keeper {
+    source: PathBuf,
+    directory: PathBuf,
+    rules: KeepRules,
+    /// Made with the first snapshot.
+    archive: Option<Archive>,
+    kept: Vec<Snapshot>,
+    /// A moment of the caller's clock.
+    next_at: Duration,
+    /// There was a commit that was too early for a snapshot.
+    is_due: bool,
+    /// A removed snapshot whose room the kernel is still giving back.
+    freeing: Option<u64>,
+    failed: Option<String>,
+}
+
+/// What a look at the history has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Commits that it took.
+    pub commits: u64,
+}
+
+impl Keeper {
+    /// For the subvolume at `source`, whose snapshots lie in `directory`, a path in it.
+    pub fn new(source: &Path, directory: &Path, rules: KeepRules) -> Self {
+        let archive = Archive::open(source, directory).ok();
+        let kept = archive.as_ref().and_then(|archive| archive.list().ok());
+        Self {
+            source: source.to_owned(),
+            directory: directory.to_owned(),
+            rules,
+            archive,
+            kept: kept.unwrap_or_default(),
+            next_at: Duration::ZERO,
+            is_due: false,
+            freeing: None,
+            failed: None,
+        }
+    }
+
+    /// Other rules, which hold from the next commit on.
+    pub fn set_rules(&mut self, rules: KeepRules) {
+        self.rules = rules;
+        self.next_at = Duration::ZERO;
+    }
+
+    /// Whether a snapshot would be taken after a commit now.
+    pub fn would_take(&self, now: Duration) -> bool {
+        self.rules.is_on() && now >= self.next_at
+    }
+
+    /// A commit has been made: takes a snapshot if one is due.
+    pub fn after_commit(&mut self, now: Duration, standstill: &dyn Standstill) -> Done {
+        self.is_due = self.rules.is_on();
+        self.take_if_due(now, standstill)
+    }
+
+    fn take_if_due(&mut self, now: Duration, standstill: &dyn Standstill) -> Done {
+        if !self.is_due || now < self.next_at {
+            return Done::default();
+        }
+        self.is_due = false;
+        let wait = match self.take(standstill) {
+            Ok(done) => {
+                self.failed = None;
+                self.next_at = now.saturating_add(self.rules.interval_min);
+                return done;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no snapshot is kept of this commit");
+                self.failed = Some(error.to_string());
+                self.is_due = true;
+                self.rules.interval_min.max(RETRY)
+            }
+        };
+        self.next_at = now.saturating_add(wait);
+        Done::default()
+    }
+
+    fn take(&mut self, standstill: &dyn Standstill) -> Result<Done, ArchiveError> {
+        let archive = match self.archive.take() {
+            Some(archive) => archive,
+            None => Archive::make(&self.source, &self.directory)?,
+        };
+        let archive = self.archive.insert(archive);
+        self.kept = archive.list()?;
+        if self
+            .kept
+            .last()
+            .is_some_and(|last| archive.is_unchanged_since(last))
+        {
+            return Ok(Done::default());
+        }
+        let taken = loop {
+            match archive.take(standstill) {
+                Ok(taken) => break taken,
+                Err(error) if error.is_no_room() && !self.kept.is_empty() => {
+                    let oldest = self.kept.remove(0);
+                    tracing::info!(name = ?oldest.name(), "a full disk takes the oldest snapshot");
+                    archive.remove(&oldest)?;
+                    archive.free_removed();
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        tracing::debug!(
+            name = ?taken.snapshot.name(),
+            "snapshot taken"
+        );
+        self.kept = archive.prune(&self.rules.retention, 0)?;
+        Ok(Done {
+            commits: taken.commits,
+        })
+    }
+
+    /// Takes the snapshot that an earlier commit was too early for, and removes what is kept no
+    /// longer.
+    pub fn look(&mut self, now: Duration, standstill: &dyn Standstill) -> Done {
+        let done = self.take_if_due(now, standstill);
+        self.remove_surplus();
+        done
+    }
+
+    /// What has become too old goes, and the oldest where the disk is nearly full.
+    fn remove_surplus(&mut self) {
+        let Some(archive) = self.archive.as_ref().filter(|_| self.rules.is_on()) else {
+            return;
+        };
+        let retention = self.rules.retention;
+        if !retention.surplus(&self.kept, 0, WallTime::now()).is_empty() {
+            match archive.prune(&retention, 0) {
+                Ok(kept) => self.kept = kept,
+                Err(error) => self.failed = Some(error.to_string()),
+            }
+        }
+        if let Some(id) = self.freeing {
+            if !archive.is_freed(id) {
+                return;
+            }
+            self.freeing = None;
+            archive.free_removed();
+        }
+        let free = archive.free_percent().unwrap_or(100);
+        if free < self.rules.free_min_percent && !self.kept.is_empty() {
+            let oldest = self.kept.remove(0);
+            tracing::info!(name = ?oldest.name(), "a nearly full disk takes the oldest snapshot");
+            match archive.remove(&oldest) {
+                Ok(id) => {
+                    self.freeing = Some(id);
+                    archive.free_removed();
+                }
+                Err(error) => self.failed = Some(error.to_string()),
+            }
+        }
+    }
+
+    /// Uses nothing of the filesystem any more.
+    pub fn close(&mut self) {
+        self.rules.retention.count = 0;
+        self.is_due = false;
+        self.archive = None;
+    }
+
+    /// Whether the kernel is still giving room back, which is to be looked at again soon.
+    pub fn is_freeing(&self) -> bool {
+        self.freeing.is_some()
+    }
+
+    /// What is kept, the oldest first; none if nothing is to be kept.
+    pub fn kept(&self) -> Option<&[Snapshot]> {
+        self.rules.is_on().then_some(self.kept.as_slice())
+    }
+
+    /// Why the last attempt to take or remove one failed; none: it did not.
+    pub fn failed(&self) -> Option<&str> {
+        self.failed.as_deref()
+    }
+}
