@@ -142,7 +142,10 @@ mod tests {
                 "free_min_percent = 91",
                 "line 2: history.free_min_percent: must be at most 90",
             ),
-            ("keep_count = -1", "line 2: history.keep_count: must be"),
+            (
+                "keep_count = -1",
+                "line 2: history.keep_count: must not be negative",
+            ),
             (
                 "keep = 1",
                 "line 2: history.keep: there is no key `keep` here; there are keep_count",
