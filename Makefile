@@ -8,7 +8,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build static install install-lab install-sqlite uninstall demo test check explore lint test-32bit targets bench bench-flash bench-recovery \
-	bench-responsiveness bench-neighbours bench-record room room-f2fs bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
+	bench-responsiveness bench-neighbours bench-native bench-record room room-f2fs bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs native-campaign native-guest systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
 	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers wheel clean
 
@@ -98,6 +98,11 @@ bench-flash: ## The same on a modelled eMMC, with what reached its cells (PRESET
 	scripts/setup.sh --build-only
 	cargo build --release --locked
 	python3 scripts/bench.py --flash $(or $(PRESET),emmc51) $(BENCH_FLAGS)
+
+bench-native: ## Native mode beside a mount, the same filesystems without it, and tmpfs (BENCH_FLAGS, root)
+	scripts/setup.sh --build-only
+	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli -p mobifs-run-preload
+	python3 scripts/bench_native.py $(BENCH_FLAGS)
 
 bench-sqlite-vfs: ## SQLite through the VFS beside SQLite without it (BENCH_FLAGS, root)
 	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli
