@@ -8,7 +8,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build static install install-lab install-sqlite uninstall demo test check explore lint test-32bit targets bench bench-flash bench-recovery \
-	bench-responsiveness bench-neighbours bench-native bench-record room room-f2fs bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
+	bench-responsiveness bench-neighbours bench-native bench-record sim-native room room-f2fs bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs native-campaign native-guest systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
 	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers wheel clean
 
@@ -115,6 +115,10 @@ bench-neighbours: ## Small operations beside an app that writes all it can, on e
 bench-record: ## What --record costs, with and without it in turns (BENCH_FLAGS)
 	cargo build --release --locked
 	python3 scripts/bench_record.py $(BENCH_FLAGS)
+
+sim-native: ## Native mode of `mobifs sim` beside a real ext4 (TRACES="a.parquet …", SIM_FLAGS, root)
+	cargo build --release --locked
+	python3 scripts/sim_native.py $(SIM_FLAGS) $(or $(TRACES),traces/sqlite.parquet)
 
 bench-recovery: ## Mount after a power cut against what the journal holds, beside ext4 (root)
 	cargo build --release --locked -p mobifs-cli

@@ -3,22 +3,22 @@
 use mobifs_device_model::Preset;
 use mobifs_engine::AppPolicy;
 use mobifs_engine::policy::transactioning::TransactioningName;
-use mobifs_trace::{Event, EventKind, Header, OpenFlags, TraceBuilder, TraceNs};
+use mobifs_trace::{DeviceState, Event, EventKind, Header, OpenFlags, TraceBuilder, TraceNs};
 use proptest::prelude::*;
 
 use super::{Contender, DeviceChoice, Outcome, Storage, Stream, simulate};
 
-const SECOND_NS: u64 = 1_000_000_000;
+pub(super) const SECOND_NS: u64 = 1_000_000_000;
 
 /// Builds a trace from a few words.
-struct Script {
+pub(super) struct Script {
     builder: TraceBuilder,
     now_ns: u64,
     app: &'static [u8],
 }
 
 impl Script {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             builder: TraceBuilder::new(Header::default()),
             now_ns: 0,
@@ -26,12 +26,12 @@ impl Script {
         }
     }
 
-    fn at(&mut self, milliseconds: u64) -> &mut Self {
+    pub(super) fn at(&mut self, milliseconds: u64) -> &mut Self {
         self.now_ns = milliseconds * 1_000_000;
         self
     }
 
-    fn app(&mut self, app: &'static [u8]) -> &mut Self {
+    pub(super) fn app(&mut self, app: &'static [u8]) -> &mut Self {
         self.app = app;
         self
     }
@@ -51,7 +51,7 @@ impl Script {
         self
     }
 
-    fn write(&mut self, path: &str, page: u64) -> &mut Self {
+    pub(super) fn write(&mut self, path: &str, page: u64) -> &mut Self {
         let (offset, length) = (page * 4096, 4096);
         let kind = |b: &mut TraceBuilder| EventKind::Write {
             path: b.path(path.as_bytes()),
@@ -61,7 +61,7 @@ impl Script {
         self.push(kind, 4096)
     }
 
-    fn create(&mut self, path: &str) -> &mut Self {
+    pub(super) fn create(&mut self, path: &str) -> &mut Self {
         let kind = |b: &mut TraceBuilder| EventKind::Create {
             path: b.path(path.as_bytes()),
             mode: 0o644,
@@ -69,7 +69,7 @@ impl Script {
         self.push(kind, 0)
     }
 
-    fn unlink(&mut self, path: &str) -> &mut Self {
+    pub(super) fn unlink(&mut self, path: &str) -> &mut Self {
         let kind = |b: &mut TraceBuilder| EventKind::Unlink {
             path: b.path(path.as_bytes()),
         };
@@ -85,7 +85,7 @@ impl Script {
         self.push(kind, 0)
     }
 
-    fn sync(&mut self, path: &str) -> &mut Self {
+    pub(super) fn sync(&mut self, path: &str) -> &mut Self {
         let kind = |b: &mut TraceBuilder| EventKind::Sync {
             path: b.path(path.as_bytes()),
             data_only: false,
@@ -100,7 +100,7 @@ impl Script {
         self.push(kind, 0)
     }
 
-    fn truncating_open(&mut self, path: &str) -> &mut Self {
+    pub(super) fn truncating_open(&mut self, path: &str) -> &mut Self {
         let flags = OpenFlags::WRITE | OpenFlags::TRUNCATE;
         let kind = |b: &mut TraceBuilder| EventKind::Open {
             path: b.path(path.as_bytes()),
@@ -109,16 +109,20 @@ impl Script {
         self.push(kind, 0)
     }
 
-    fn user(&mut self) -> &mut Self {
+    pub(super) fn user(&mut self) -> &mut Self {
         self.push(|_| EventKind::User(mobifs_trace::UserOperation::Touch), 0)
     }
 
-    fn finish(&mut self) -> Stream {
+    pub(super) fn device(&mut self, state: DeviceState) -> &mut Self {
+        self.push(|_| EventKind::Device(state), 0)
+    }
+
+    pub(super) fn finish(&mut self) -> Stream {
         Stream::new(&std::mem::take(&mut self.builder).finish())
     }
 }
 
-fn device() -> DeviceChoice {
+pub(super) fn device() -> DeviceChoice {
     DeviceChoice {
         name: "emmc51".to_owned(),
         config: Preset::Emmc51.config().unwrap(),
@@ -126,7 +130,7 @@ fn device() -> DeviceChoice {
     }
 }
 
-fn run(stream: &Stream, contender: &Contender) -> (Outcome, Storage) {
+pub(super) fn run(stream: &Stream, contender: &Contender) -> (Outcome, Storage) {
     simulate(stream, contender, &device()).unwrap()
 }
 
@@ -325,7 +329,7 @@ fn the_report_holds_policies_against_ext4() {
 
 /// What a fixed interval must flush, found by counting: a window opens with a write and
 /// takes all that follow for so long; each page of it is flushed once.
-fn counted(writes: &[(u64, u64)], interval_ms: u64) -> u64 {
+pub(super) fn counted(writes: &[(u64, u64)], interval_ms: u64) -> u64 {
     let mut pages = std::collections::BTreeSet::new();
     let (mut flushed, mut ends_at) = (0, 0);
     for &(at, page) in writes {

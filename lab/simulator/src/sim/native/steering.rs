@@ -9,10 +9,13 @@ use mobifs_engine::{AppPolicy, MachineEvent, Next, ObservedTransaction, Pacing, 
 /// While something is uncommitted, what was written is looked at this often, in nanoseconds.
 const LOOK_NS: u64 = 1_000_000_000;
 
+/// The kernel adds up what it counts when a CPU has so many pages (`WB_STAT_BATCH` of two CPUs).
+const BATCH_PAGES: u64 = 16;
+
 /// What the kernel counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
-    /// Pages that became dirty, ever.
+    /// Pages that became dirty, ever. The daemon sees whole batches.
     pub(super) dirtied_pages: u64,
     /// Commits, ever.
     pub(super) commits: u64,
@@ -139,8 +142,9 @@ impl Steering {
     }
 
     fn take_dirtied(&mut self, counters: Counters) -> u64 {
-        let pages = counters.dirtied_pages - self.seen.dirtied_pages;
-        self.seen.dirtied_pages = counters.dirtied_pages;
+        let dirtied_pages = counters.dirtied_pages / BATCH_PAGES * BATCH_PAGES;
+        let pages = dirtied_pages - self.seen.dirtied_pages;
+        self.seen.dirtied_pages = dirtied_pages;
         pages
     }
 
