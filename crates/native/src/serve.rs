@@ -6,6 +6,7 @@ use std::sync::Arc;
 use mobifs_daemon::control::ControlServer;
 use mobifs_daemon::launch::Ready;
 use mobifs_daemon::{AroundWatcher, Code, ConfigText, EventTarget, Failure};
+use mobifs_engine::Class;
 use mobifs_host::MountEntry;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -65,7 +66,16 @@ pub fn prepare(
 impl Plan {
     /// What the user has to know of before it is steered.
     pub fn warning(&self) -> Option<&'static str> {
-        (!self.filesystem.keeps_order()).then_some(ORDER_NOTE)
+        if !self.filesystem.keeps_order() {
+            return Some(ORDER_NOTE);
+        }
+        let rules = &self.config.config.rules;
+        let is_durable = rules.policy_of_all().class == Class::Durable;
+        is_durable.then_some(
+            "the configuration has durable apps, and a filesystem is committed as a whole: calls for \
+             durability wait, those of all programs; leave the class away here and start the durable \
+             ones with `mobifs run --class durable`, or without `mobifs run`",
+        )
     }
 }
 

@@ -1,6 +1,5 @@
 //! What `mobifs status` shows of a steered filesystem.
 
-use mobifs_engine::AppRules as _;
 use mobifs_engine::policy::prediction::UserState;
 use mobifs_volume::{
     AppReport, AppTotals, CheckpointReport, MemoryStatus, NativeStatus, PolicyReport,
@@ -92,7 +91,7 @@ fn report(state: &State, now: mobifs_base::MonotonicNs) -> AppReport {
     let since = observed.map_or(0, |observed| now.ms_since(observed.opened_at));
     let policy = state.observed.policy();
     let is_closed = observed.is_some_and(|observed| observed.is_closed);
-    let class = state.rules.policy(b".").class;
+    let class = state.observed.policy().class;
     AppReport {
         name: ".".to_owned(),
         name_hex: None,

@@ -232,8 +232,15 @@ impl Takeover {
                 let target = now.undone(&self.note.before, &self.note.taken);
                 change(&self.mount, &self.filesystem, &now, &target)?;
             }
-            // With the mount its options have gone.
-            Err(TakeoverError::NotMounted { .. }) => {}
+            // With the last mount its options have gone; another mount has the same ones.
+            Err(TakeoverError::NotMounted { .. }) => {
+                let others = mobifs_host::other_mounts_of(&self.mount).unwrap_or_default();
+                if let Some(other) = others.first() {
+                    let now = settings(other, &self.filesystem)?;
+                    let target = now.undone(&self.note.before, &self.note.taken);
+                    change(other, &self.filesystem, &now, &target)?;
+                }
+            }
             Err(error) => return Err(error),
         }
         let _removed = fs::remove_file(&self.file);

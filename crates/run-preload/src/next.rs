@@ -58,7 +58,6 @@ functions! {
     FSYNC = c"fsync",
     FDATASYNC = c"fdatasync",
     SYNCFS = c"syncfs",
-    SYNC = c"sync",
     MSYNC = c"msync",
     SYNC_FILE_RANGE = c"sync_file_range",
     PWRITEV2 = c"pwritev2",

@@ -78,18 +78,6 @@ pub enum RunError {
         /// Where registrations are.
         directory: PathBuf,
     },
-    /// All promises have been withdrawn, or have lapsed.
-    #[error(
-        "{filesystem} is steered by process {pid}, but its promise does not hold at present, and no \
-         other filesystem is steered: `mobifs status` of its mount point says why; run the command \
-         without `mobifs run` meanwhile"
-    )]
-    NotInForce {
-        /// Mount point or device.
-        filesystem: String,
-        /// The daemon.
-        pid: u32,
-    },
     /// Registrations cannot be read.
     #[error("cannot look up which filesystems are steered, in {}: {source}", .directory.display())]
     Directory {
@@ -157,11 +145,11 @@ impl RunError {
 impl Run {
     /// Replaces this process by the command. It must have only one thread.
     ///
-    /// `report` gets sentences that say how.
+    /// `report` gets sentences that say how, `warn` what the user should know in any case.
     ///
     /// # Errors
     /// The command was not started.
-    pub fn exec(&self, report: &dyn Fn(&str)) -> Result<Infallible, RunError> {
+    pub fn exec(&self, report: &dyn Fn(&str), warn: &dyn Fn(&str)) -> Result<Infallible, RunError> {
         let mut environment = vec![(APP_ENVIRONMENT, OsString::from(&self.app))];
         if self.class == Class::Durable {
             report("calls for durability keep their meaning");
@@ -169,8 +157,10 @@ impl Run {
             return self.become_command(&environment);
         }
         let directory = Directory::from_environment();
-        if !self.is_unsafe {
-            check_promises(&directory)?;
+        if !self.is_unsafe
+            && let Some(warning) = check_promises(&directory)?
+        {
+            warn(&warning);
         }
         let library = self.library(report)?;
         if let Some(library) = &library {
@@ -284,24 +274,27 @@ impl Run {
     }
 }
 
-/// Refuses to run a command where no promise holds.
-fn check_promises(directory: &Directory) -> Result<(), RunError> {
+/// Refuses to run a command where no filesystem is steered. What there is to warn of, if no promise
+/// holds at present.
+fn check_promises(directory: &Directory) -> Result<Option<String>, RunError> {
     let steered = directory.list().map_err(|error| RunError::Directory {
         directory: directory.path().to_owned(),
         source: error.into(),
     })?;
     if steered.iter().any(Steered::is_in_force) {
-        return Ok(());
+        return Ok(None);
     }
-    Err(match steered.first() {
-        Some(steered) => RunError::NotInForce {
-            filesystem: name_of(steered.device()),
-            pid: steered.record().pid(),
-        },
-        None => RunError::NothingSteered {
+    let Some(steered) = steered.first() else {
+        return Err(RunError::NothingSteered {
             directory: directory.path().to_owned(),
-        },
-    })
+        });
+    };
+    Ok(Some(format!(
+        "{} is steered by process {}, but at present calls for durability wait there, and no other \
+         filesystem is steered: `mobifs status` of its mount point says why",
+        name_of(steered.device()),
+        steered.record().pid()
+    )))
 }
 
 /// A mount point of a filesystem, else its device.

@@ -73,6 +73,11 @@ impl Opening {
                 if fourth != HOW_BYTES || word(16)? != 0 {
                     return None;
                 }
+                // This call refuses what the others ignore.
+                let creates = word(0)? & libc::O_CREAT as u64 != 0;
+                if word(8)? & !0o7777 != 0 || (!creates && word(8)? != 0) {
+                    return None;
+                }
                 Self {
                     directory: first as RawFd,
                     path: second,

@@ -36,7 +36,6 @@ struct Mapping {
     end: u64,
     /// Changes reach a file.
     is_shared: bool,
-    is_writable: bool,
     device: Option<Device>,
 }
 
@@ -118,9 +117,9 @@ impl MappedFiles {
                 if byte != b'\n' {
                     continue;
                 }
-                let stores = found.take().filter(|mapping: &Mapping| {
-                    mapping.is_shared && mapping.is_writable && is_order_kept(&last)
-                });
+                let stores = found
+                    .take()
+                    .filter(|mapping: &Mapping| mapping.is_shared && is_order_kept(&last));
                 if stores
                     .and_then(|mapping| mapping.device)
                     .is_some_and(&mut *is_wanted)
@@ -231,12 +230,12 @@ struct Query {
 }
 
 const PROCMAP_QUERY: rustix::ioctl::Opcode = rustix::ioctl::opcode::read_write::<Query>(b'f', 17);
-const IS_WRITABLE: u64 = 0x02;
 const IS_SHARED: u64 = 0x08;
 const COVERING_OR_NEXT: u64 = 0x10;
 const HAS_FILE: u64 = 0x20;
-/// Mappings by which files are changed.
-const STORES: u64 = IS_WRITABLE | IS_SHARED | HAS_FILE;
+/// Mappings by which files can be changed, also while they are protected: what was stored into one
+/// before leaves its pages writable to the kernel, which then sees no later store to them.
+const STORES: u64 = IS_SHARED | HAS_FILE;
 
 /// The mapping at an address, or the next one, that has these properties; and its name, for which
 /// there is this room, if it has one and was asked for.
@@ -273,7 +272,6 @@ fn query(
         start: query.start,
         end: query.end,
         is_shared: query.properties & IS_SHARED != 0,
-        is_writable: query.properties & IS_WRITABLE != 0,
         device: (query.inode != 0).then_some(device),
     };
     // With its NUL.
@@ -289,7 +287,6 @@ struct MapsLine {
     /// Start, end, (permissions), offset, major, minor, inode.
     numbers: [u64; 7],
     is_shared: bool,
-    is_writable: bool,
     is_done: bool,
     /// The last bytes, which at the end are those of the name.
     last: [u8; REBUILT.len()],
@@ -330,7 +327,6 @@ impl MapsLine {
     fn add(&mut self, byte: u8) {
         if self.field == PERMISSIONS {
             self.is_shared |= byte == b's';
-            self.is_writable |= byte == b'w';
             return;
         }
         let base = if self.field == INODE { 10 } else { 16 };
@@ -356,7 +352,6 @@ impl MapsLine {
             start,
             end,
             is_shared: self.is_shared,
-            is_writable: self.is_writable,
             device: (inode != 0).then_some(device),
         })
     }
@@ -444,10 +439,13 @@ mod tests {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     #[test]
-    fn only_what_changes_files_counts_as_storing() {
+    fn only_what_may_change_files_counts_as_storing() {
         let (read, both) = (ProtFlags::READ, ProtFlags::READ | ProtFlags::WRITE);
         assert!(stores("data.mdb", both, MapFlags::SHARED));
-        assert!(!stores("data.mdb", read, MapFlags::SHARED));
+        assert!(
+            stores("data.mdb", read, MapFlags::SHARED),
+            "it can be stored into later, and before"
+        );
         assert!(!stores("data.mdb", both, MapFlags::PRIVATE));
     }
 

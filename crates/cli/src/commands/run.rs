@@ -39,13 +39,14 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
             eprintln!("mobifs: {sentence}");
         }
     };
-    let Err(error) = run.exec(&report);
+    let warn = |sentence: &str| eprintln!("mobifs: warning: {sentence}");
+    let Err(error) = run.exec(&report, &warn);
     if let Some(code) = error.exit_code() {
         eprintln!("mobifs: {error}");
         return Ok(ExitCode::from(code));
     }
     let code = match error {
-        RunError::NothingSteered { .. } | RunError::NotInForce { .. } => Code::NotMounted,
+        RunError::NothingSteered { .. } => Code::NotMounted,
         _ => Code::Failed,
     };
     Err(Failure::new(code, error.to_string()))

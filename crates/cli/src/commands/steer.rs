@@ -4,11 +4,12 @@ use std::ffi::OsString;
 use std::io;
 use std::io::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 use mobifs_daemon::control::{ControlClient, ControlError, Reply, Request};
 use mobifs_daemon::launch::{Ready, start_in_background};
 use mobifs_daemon::{Code, ConfigText, Failure, logging};
-use mobifs_host::{absolute_without_touching, mount_at};
+use mobifs_host::{MountEntry, absolute_without_touching, mount_at};
 use mobifs_native::{
     Plan, examine_only, prepare, restore_after_daemon, serve, unmark_after_daemon,
 };
@@ -121,14 +122,34 @@ fn check(arguments: &SteerArguments) -> Result<(), Failure> {
     ))
 }
 
+/// How often, and after which pause, a daemon that has begun to steer and does not answer yet is
+/// asked again.
+const START_TRIES: u32 = 200;
+const START_PAUSE: Duration = Duration::from_millis(50);
+
 fn stop(mountpoint: &Path) -> Result<(), Failure> {
     logging::start(None, "warn")?;
-    let mut client = match ControlClient::connect(mountpoint) {
-        Ok(client) => client,
-        Err(ControlError::SteeringGone { .. } | ControlError::NotMounted { .. }) => {
-            return restore(mountpoint);
+    let mut tries = 0;
+    let mut client = loop {
+        match ControlClient::connect(mountpoint) {
+            Ok(client) => break client,
+            Err(ControlError::SteeringGone { .. } | ControlError::NotMounted { .. }) => {
+                if !is_steered(mountpoint)? {
+                    return restore(mountpoint);
+                }
+            }
+            Err(error) => return Err(error.into()),
         }
-        Err(error) => return Err(error.into()),
+        // It changes the mount options when it begins: they must not be restored before.
+        tries += 1;
+        if tries == START_TRIES {
+            let path = mountpoint.display();
+            return Err(Failure::new(
+                Code::Failed,
+                format!("the daemon that steers {path} is starting and does not answer: try again"),
+            ));
+        }
+        std::thread::sleep(START_PAUSE);
     };
     match client.ask(&Request::StopSteering, &AS_LONG_AS_IT_TAKES) {
         Ok(Reply::Done) => {
@@ -143,19 +164,29 @@ fn stop(mountpoint: &Path) -> Result<(), Failure> {
     }
 }
 
+/// Whether a daemon lives that steers the filesystem.
+fn is_steered(mountpoint: &Path) -> Result<bool, Failure> {
+    let mount = mount_of(mountpoint)?;
+    Ok(mobifs_native::is_steered(&mount).is_some())
+}
+
 /// Restores what a daemon has left that was killed.
 fn restore(mountpoint: &Path) -> Result<(), Failure> {
+    let mount = mount_of(mountpoint)?;
+    mobifs_native::history::end_standstill_after_daemon(&mount);
+    restore_after_daemon(&mount)?;
+    unmark_after_daemon(&mount)?;
+    Ok(())
+}
+
+fn mount_of(mountpoint: &Path) -> Result<MountEntry, Failure> {
     let failed = |error: io::Error| {
         let path = mountpoint.display();
         Failure::new(Code::Failed, format!("cannot examine {path}: {error}"))
     };
     let absolute = absolute_without_touching(mountpoint).map_err(failed)?;
-    let mount = mount_at(&absolute).map_err(failed)?.ok_or_else(|| {
+    mount_at(&absolute).map_err(failed)?.ok_or_else(|| {
         let path = mountpoint.display();
         Failure::new(Code::NotMounted, format!("{path} is not a mount point"))
-    })?;
-    mobifs_native::history::end_standstill_after_daemon(&mount);
-    restore_after_daemon(&mount)?;
-    unmark_after_daemon(&mount)?;
-    Ok(())
+    })
 }

@@ -168,15 +168,8 @@ fn a_daemon_that_stays_is_answered_until_it_ends() {
 }
 
 /// A command that waits for a line, and then does this step.
-fn waiting(fixture: &Fixture, step: &str) -> std::process::Child {
-    let words = [
-        By::Seccomp.word(),
-        "--",
-        "sh",
-        "-c",
-        "read line; exec \"$@\"",
-        "sh",
-    ];
+fn waiting(fixture: &Fixture, by: By, step: &str) -> std::process::Child {
+    let words = [by.word(), "--", "sh", "-c", "read line; exec \"$@\"", "sh"];
     let mut command = fixture.command(&words);
     add_to(
         &mut command,
@@ -205,7 +198,7 @@ fn go_on(mut child: std::process::Child) -> String {
 fn the_supervisor_stays_while_a_service_is_being_stopped() {
     needs_root!();
     let fixture = Fixture::new();
-    let child = waiting(&fixture, "raw-fsync");
+    let child = waiting(&fixture, By::Seccomp, "raw-fsync");
     let supervisor = supervisors("does_steps");
     for pid in &supervisor {
         kill_process(*pid, Signal::TERM).unwrap();
@@ -221,7 +214,7 @@ fn the_supervisor_stays_while_a_service_is_being_stopped() {
 fn calls_fail_when_the_supervisor_was_killed() {
     needs_root!();
     let fixture = Fixture::new();
-    let child = waiting(&fixture, "raw-fsync");
+    let child = waiting(&fixture, By::Seccomp, "raw-fsync");
     let supervisor = supervisors("does_steps");
     assert_eq!(supervisor.len(), 1);
     kill_process(supervisor[0], Signal::KILL).unwrap();
@@ -229,6 +222,26 @@ fn calls_fail_when_the_supervisor_was_killed() {
     let told = go_on(child);
     let expected = format!("raw-fsync errno {}", libc::ENOSYS);
     assert!(told.contains(&expected), "{told}");
+}
+
+/// `sync` cannot say that it failed, and did nothing, on any filesystem.
+#[test]
+fn sync_ends_a_program_whose_supervisor_was_killed() {
+    needs_root!();
+    if !mechanisms().contains(&By::Both) {
+        return;
+    }
+    let fixture = Fixture::new();
+    let mut child = waiting(&fixture, By::Both, "sync");
+    let supervisor = supervisors("does_steps");
+    assert_eq!(supervisor.len(), 1);
+    kill_process(supervisor[0], Signal::KILL).unwrap();
+    wait_until(|| supervisors("does_steps").is_empty());
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.signal(), Some(libc::SIGSYS));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("the supervisor was killed"), "{said}");
 }
 
 const GO: &str = r#"

@@ -133,6 +133,7 @@ fn do_step(name: &str, path: &Path, round: u32) -> Result<(), Error> {
         "locks" => keep_locks(path, round),
         "full-table" => open_with_full_table(path, round),
         "long-path" => open_by_long_path(path),
+        "open-how" => open_with_mode(path),
         "storm" | "raw-storm" => sync_in_a_storm(name, path, round),
         "rwf" | "raw-rwf" => write_durably(name, path, round),
         "hold-mapped" => hold_mapping(path, round),
@@ -372,6 +373,28 @@ fn open_by_long_path(path: &Path) -> Result<(), Error> {
     };
     with(4095)?;
     with(4096).map(drop)
+}
+
+/// `openat2` refuses a mode where no file is made, and one with other bits.
+fn open_with_mode(path: &Path) -> Result<(), Error> {
+    written(path, 0)?;
+    let path = CString::new(path.as_os_str().as_encoded_bytes())?;
+    let (writes, creates) = (libc::O_WRONLY | libc::O_SYNC, libc::O_CREAT);
+    for (flags, mode) in [(writes, 0o644), (writes | creates, 0o10_644)] {
+        let how = [flags as u64, mode, 0];
+        // SAFETY: the path ends with a NUL, and the structure is as long as is said.
+        let number = unsafe {
+            libc::syscall(
+                libc::SYS_openat2,
+                libc::AT_FDCWD,
+                path.as_ptr(),
+                how.as_ptr(),
+                24,
+            )
+        };
+        assert_eq!(number, -1, "{flags:o} {mode:o}");
+    }
+    Err(Error::last_os_error())
 }
 
 extern "C" fn ignore(_signal: libc::c_int) {}

@@ -144,6 +144,10 @@ fn is_ours(mount: &MountEntry) -> bool {
     mount.has_subtype("mobifs") || socket_candidates(mount).iter().any(|path| path.exists())
 }
 
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 /// Whether a daemon has registered the filesystem, for all programs to see.
 fn is_steered(mount: &MountEntry) -> bool {
     let device = Device {
@@ -167,7 +171,7 @@ fn why_not_mounted(path: PathBuf, table: &[MountEntry]) -> ControlError {
         },
         Some(mount) if mount.is_fuse() => ControlError::NotMounted { path },
         // Sockets of root are not shown to others.
-        Some(mount) if mount.mountpoint == path && is_steered(mount) => {
+        Some(mount) if mount.mountpoint == path && !is_root() && is_steered(mount) => {
             ControlError::NotPermitted { path }
         }
         _ => match path.symlink_metadata() {

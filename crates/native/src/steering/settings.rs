@@ -31,6 +31,18 @@ pub enum SettingsError {
         /// What was named.
         app: String,
     },
+    /// Other tables of the configuration limit it.
+    #[error(
+        "age_max_ms = {wanted_ms} would have no effect: a steered filesystem is committed as a whole, and \
+         [defaults] or an [[app]] table of the configuration limits the age to {limit_ms} ms; change it \
+         there and `mobifs reload`"
+    )]
+    Limited {
+        /// What was asked for, in milliseconds.
+        wanted_ms: u64,
+        /// What holds.
+        limit_ms: u64,
+    },
     /// Durable apps are excluded.
     #[error("the configuration says allow_durable = false, so nothing can become \"durable\"")]
     NotDurable,
@@ -59,8 +71,17 @@ impl Steering {
             });
         }
         let mut rules = self.state().rules.clone();
+        let before_ms = rules.policy(b".").age_max_ms;
         rules.set_app(b".", change.clone());
-        check_policy(&rules.policy(b"."), &change)?;
+        let (own, limit_ms) = (rules.policy(b"."), rules.policy_of_all().age_max_ms);
+        let wanted_ms = own.age_max_ms;
+        if wanted_ms != before_ms && wanted_ms > limit_ms {
+            return Err(SettingsError::Limited {
+                wanted_ms,
+                limit_ms,
+            });
+        }
+        check_policy(&own, &change)?;
         self.put_in_force(rules)
     }
 

@@ -152,7 +152,7 @@ impl Rules {
 
     /// The policy of a store that has no apps, because everything in it is committed together: that
     /// of what lies in no app, within the limits of every app, whichever it may be that changes
-    /// something.
+    /// something; durable if any app is.
     pub fn policy_of_all(&self) -> AppPolicy {
         let ages = self.policies().map(|policy| policy.age_max_ms);
         let sizes = self.policies().map(|policy| policy.staleness_max_pages);
@@ -160,6 +160,11 @@ impl Rules {
         AppPolicy {
             age_max_ms: ages.min().unwrap_or(of_all.age_max_ms),
             staleness_max_pages: sizes.min().unwrap_or(of_all.staleness_max_pages),
+            class: if self.has_durable() {
+                Class::Durable
+            } else {
+                of_all.class
+            },
             ..of_all
         }
     }

@@ -137,9 +137,17 @@ fn recommend(facts: &Facts, verdicts: &[(Way, Verdict)]) -> (Way, String) {
         let why = "it is in memory, which is as fast as it gets and kept by nothing";
         return (Way::Plain, why.to_owned());
     }
-    if facts.steering == (Steering::Steered { is_in_force: true }) {
-        let why = "its filesystem is steered already; start programs with `mobifs run`";
+    if let Steering::Steered { is_in_force } = facts.steering {
+        let why = if is_in_force {
+            "its filesystem is steered already; start programs with `mobifs run`"
+        } else {
+            "its filesystem is steered already, but calls for durability wait at present"
+        };
         return (Way::Native, why.to_owned());
+    }
+    if facts.is_store {
+        let why = "it is the store of a mount already: use it through that mount";
+        return (Way::Mount, why.to_owned());
     }
     if can(Way::Native) && large <= LARGE_PERCENT_MAX {
         let why = "its filesystem journals content, so that its own commits can be steered, which is \
@@ -177,6 +185,7 @@ fn commands(facts: &Facts, way: Way) -> Vec<String> {
     let (path, mountpoint) = (quoted(&facts.path), quoted(&facts.mountpoint));
     match way {
         Way::Mount if facts.is_in_mount => vec![format!("mobifs status {mountpoint}")],
+        Way::Mount if facts.is_store => Vec::new(),
         Way::Mount => vec![format!("mobifs mount {path} EMPTY_DIRECTORY")],
         Way::Native if matches!(facts.steering, Steering::Steered { .. }) => {
             vec![format!("mobifs status {mountpoint}")]

@@ -51,6 +51,9 @@ fn settings_change_while_it_is_steered() {
         (&9000.into(), &"quiet".into())
     );
     fails(&set(&["--age-max-ms", "10"]), 2, &["at least 1000"]);
+    // It was taken without a word, and had no effect.
+    let longer = set(&["--age-max-ms", "60000"]);
+    fails(&longer, 2, &["60000 would have no effect", "20000 ms"]);
     fails(
         &set(&["--interval-ms", "90000", "--policy", "interval"]),
         2,

@@ -230,3 +230,67 @@ fn what_was_noted_of_a_mount_is_for_no_other() {
     assert_eq!(disk.options(), during);
     let _removed = fs::remove_file(&note);
 }
+
+/// A stop that met a daemon which was beginning restored the options and forgot them, and then the
+/// daemon changed them.
+#[test]
+fn stop_and_start_at_once_leave_the_way_back() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    let before = disk.options();
+    for round in 0..10 {
+        let mut start = Command::new(PROGRAM)
+            .args(["steer", "--log"])
+            .arg(disk.fixture.path("log"))
+            .arg(&disk.at)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(round));
+        // Before it begins there is nothing to stop.
+        let _stopped = mobifs(&["steer", "--stop"], &disk.at);
+        start.wait().unwrap();
+        if let Some(steered) = disk.registration() {
+            let daemon = Pid::from_raw(i32::try_from(steered.record().pid()).unwrap()).unwrap();
+            kill_process(daemon, Signal::KILL).unwrap();
+            wait_until(|| disk.registration().is_none());
+            disk.stop();
+        }
+        assert_eq!(disk.options(), before, "round {round}");
+    }
+}
+
+/// With the mount that was named the daemon ends; the filesystem is still mounted elsewhere, with the
+/// options that steering had set.
+#[test]
+fn options_are_restored_where_another_mount_stays() {
+    needs_mounts!();
+    let Some(mut disk) = Disk::new(EXT4) else {
+        return;
+    };
+    let second = disk.fixture.directory("second");
+    let shown = disk.at.display().to_string();
+    disk.fixture.mount_other(&["--bind", &shown], &second);
+    let before = mount_line(&second);
+    disk.steer("[defaults]\nage_max_ms = 7000\n");
+    assert!(mount_line(&second).contains("commit=7"));
+    let unmounted = Command::new("umount").arg("-l").arg(&disk.at).output();
+    succeeds(&unmounted.unwrap());
+    wait_until(|| mount_line(&second) == before);
+}
+
+/// A table that makes an app durable was passed over: its fsync returned at once.
+#[test]
+fn an_app_that_is_to_be_durable_makes_all_wait() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    let config = disk
+        .fixture
+        .config("[[app]]\nmatch = \"bank*\"\nclass = \"durable\"\n");
+    let output = disk.try_steer(&["--config", config.to_str().unwrap()]);
+    succeeds(&output);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("durable apps"), "{said}");
+    assert!(!disk.is_in_force());
+    assert_eq!(disk.status()["apps"][0]["class"], "durable");
+}
