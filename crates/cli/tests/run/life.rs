@@ -168,8 +168,10 @@ fn a_daemon_that_stays_is_answered_until_it_ends() {
 }
 
 /// A command that waits for a line, and then does this step.
-fn waiting(fixture: &Fixture, by: By, step: &str) -> std::process::Child {
-    let words = [by.word(), "--", "sh", "-c", "read line; exec \"$@\"", "sh"];
+/// A command that waits for a line before it does the step. `name`: by which its supervisor is known
+/// among those of other tests.
+fn waiting(fixture: &Fixture, by: By, step: &str, name: &str) -> std::process::Child {
+    let words = [by.word(), "--", "sh", "-c", "read line; exec \"$@\"", name];
     let mut command = fixture.command(&words);
     add_to(
         &mut command,
@@ -198,8 +200,8 @@ fn go_on(mut child: std::process::Child) -> String {
 fn the_supervisor_stays_while_a_service_is_being_stopped() {
     needs_root!();
     let fixture = Fixture::new();
-    let child = waiting(&fixture, By::Seccomp, "raw-fsync");
-    let supervisor = supervisors("does_steps");
+    let child = waiting(&fixture, By::Seccomp, "raw-fsync", "stays-alone");
+    let supervisor = supervisors("stays-alone");
     for pid in &supervisor {
         kill_process(*pid, Signal::TERM).unwrap();
         kill_process(*pid, Signal::HUP).unwrap();
@@ -214,11 +216,11 @@ fn the_supervisor_stays_while_a_service_is_being_stopped() {
 fn calls_fail_when_the_supervisor_was_killed() {
     needs_root!();
     let fixture = Fixture::new();
-    let child = waiting(&fixture, By::Seccomp, "raw-fsync");
-    let supervisor = supervisors("does_steps");
+    let child = waiting(&fixture, By::Seccomp, "raw-fsync", "calls-alone");
+    let supervisor = supervisors("calls-alone");
     assert_eq!(supervisor.len(), 1);
     kill_process(supervisor[0], Signal::KILL).unwrap();
-    wait_until(|| supervisors("does_steps").is_empty());
+    wait_until(|| supervisors("calls-alone").is_empty());
     let told = go_on(child);
     let expected = format!("raw-fsync errno {}", libc::ENOSYS);
     assert!(told.contains(&expected), "{told}");
@@ -232,11 +234,11 @@ fn sync_ends_a_program_whose_supervisor_was_killed() {
         return;
     }
     let fixture = Fixture::new();
-    let mut child = waiting(&fixture, By::Both, "sync");
-    let supervisor = supervisors("does_steps");
+    let mut child = waiting(&fixture, By::Both, "sync", "syncs-alone");
+    let supervisor = supervisors("syncs-alone");
     assert_eq!(supervisor.len(), 1);
     kill_process(supervisor[0], Signal::KILL).unwrap();
-    wait_until(|| supervisors("does_steps").is_empty());
+    wait_until(|| supervisors("syncs-alone").is_empty());
     child.stdin.take().unwrap().write_all(b"\n").unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.signal(), Some(libc::SIGSYS));
