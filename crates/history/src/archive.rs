@@ -230,11 +230,11 @@ impl Archive {
         Ok(about.made_in)
     }
 
-    /// Whether all that is committed is in this snapshot, so that another one would have the same.
-    pub fn is_unchanged_since(&self, snapshot: &Snapshot) -> bool {
-        let made_in = self.transaction_of(snapshot).ok();
+    /// Whether all that is committed is in the snapshot that was made in this transaction, so that
+    /// another one would have the same.
+    pub fn is_unchanged_since(&self, transaction: u64) -> bool {
         let last = self.source.about().ok().map(|about| about.generation);
-        made_in.is_some() && made_in == last
+        last == Some(transaction)
     }
 
     /// Takes a snapshot: first while programs go on, and if one has written meanwhile, once more

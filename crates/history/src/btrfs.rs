@@ -153,12 +153,12 @@ impl Subvolume {
     }
 
     fn of(root: OwnedFd) -> io::Result<Self> {
-        let is_btrfs = fstatfs(&root)?.f_type as u64 == MAGIC;
-        if !is_btrfs || fstat(&root)?.st_ino != ROOT_INODE {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "it is not the first directory of a subvolume of btrfs",
-            ));
+        let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        if fstatfs(&root)?.f_type as u64 != MAGIC {
+            return refused("it is not on btrfs, and only btrfs has snapshots");
+        }
+        if fstat(&root)?.st_ino != ROOT_INODE {
+            return refused("it is not the first directory of a subvolume of btrfs");
         }
         Ok(Self { root })
     }

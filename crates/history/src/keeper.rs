@@ -37,6 +37,8 @@ pub struct Keeper {
     /// Made with the first snapshot.
     archive: Option<Archive>,
     kept: Vec<Snapshot>,
+    /// The last one that was taken, which may be removed by now.
+    last: Option<Last>,
     /// A moment of the caller's clock.
     next_at: Duration,
     /// There was a commit that was too early for a snapshot.
@@ -44,6 +46,29 @@ pub struct Keeper {
     /// A removed snapshot whose room the kernel is still giving back.
     freeing: Option<u64>,
     failed: Option<String>,
+}
+
+/// A snapshot that need not be there any more.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    time: WallTime,
+    /// The transaction in which it was made.
+    transaction: u64,
+}
+
+impl Last {
+    fn of(archive: &Archive, snapshot: &Snapshot) -> Option<Self> {
+        Some(Self {
+            time: snapshot.time,
+            transaction: archive.transaction_of(snapshot).ok()?,
+        })
+    }
+
+    /// Whether less than this time has gone by since its moment. One that lies in the future says
+    /// nothing: the clock was set back.
+    fn is_within(self, interval: Duration, now: WallTime) -> bool {
+        self.time <= now && now.before(interval) < self.time
+    }
 }
 
 /// What a look at the history has done.
@@ -58,12 +83,17 @@ impl Keeper {
     pub fn new(source: &Path, directory: &Path, rules: KeepRules) -> Self {
         let archive = Archive::open(source, directory).ok();
         let kept = archive.as_ref().and_then(|archive| archive.list().ok());
+        let kept = kept.unwrap_or_default();
+        let last = archive
+            .as_ref()
+            .and_then(|archive| Last::of(archive, kept.last()?));
         Self {
             source: source.to_owned(),
             directory: directory.to_owned(),
             rules,
             archive,
-            kept: kept.unwrap_or_default(),
+            kept,
+            last,
             next_at: Duration::ZERO,
             is_due: false,
             freeing: None,
@@ -79,7 +109,15 @@ impl Keeper {
 
     /// Whether a snapshot would be taken after a commit now.
     pub fn would_take(&self, now: Duration) -> bool {
-        self.rules.is_on() && now >= self.next_at
+        self.rules.is_on() && self.is_late_enough(now)
+    }
+
+    /// The interval is counted between the moments that snapshots are named by; taking one takes
+    /// time before and after that.
+    fn is_late_enough(&self, now: Duration) -> bool {
+        let interval = self.rules.interval_min;
+        let is_within = |last: Last| last.is_within(interval, WallTime::now());
+        now >= self.next_at && !self.last.is_some_and(is_within)
     }
 
     /// A commit has been made: takes a snapshot if one is due.
@@ -89,7 +127,7 @@ impl Keeper {
     }
 
     fn take_if_due(&mut self, now: Duration, standstill: &dyn Standstill) -> Done {
-        if !self.is_due || now < self.next_at {
+        if !self.is_due || !self.is_late_enough(now) {
             return Done::default();
         }
         self.is_due = false;
@@ -117,10 +155,11 @@ impl Keeper {
         };
         let archive = self.archive.insert(archive);
         self.kept = archive.list()?;
+        // Also if the last one was removed since: else a filesystem at rest would be snapshotted
+        // again and again.
         if self
-            .kept
-            .last()
-            .is_some_and(|last| archive.is_unchanged_since(last))
+            .last
+            .is_some_and(|last| archive.is_unchanged_since(last.transaction))
         {
             return Ok(Done::default());
         }
@@ -140,6 +179,7 @@ impl Keeper {
             name = ?taken.snapshot.name(),
             "snapshot taken"
         );
+        self.last = Last::of(archive, &taken.snapshot);
         self.kept = archive.prune(&self.rules.retention, 0)?;
         Ok(Done {
             commits: taken.commits,
@@ -207,5 +247,26 @@ impl Keeper {
     /// Why the last attempt to take or remove one failed; none: it did not.
     pub fn failed(&self) -> Option<&str> {
         self.failed.as_deref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was counted from the commit before, so that names were closer than the interval.
+    #[test]
+    fn the_interval_is_counted_from_the_moment_of_the_name() {
+        let moment = |text| WallTime::parse(text).unwrap();
+        let last = Last {
+            time: moment("2026-11-27T16:00:00.5Z"),
+            transaction: 7,
+        };
+        let is_within = |now| last.is_within(Duration::from_secs(1), moment(now));
+        assert!(is_within("2026-11-27T16:00:00.5Z"));
+        assert!(is_within("2026-11-27T16:00:01.499999Z"));
+        assert!(!is_within("2026-11-27T16:00:01.5Z"));
+        // The clock was set back.
+        assert!(!is_within("2026-11-27T15:00:00Z"));
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use mobifs_daemon::control::{Reply, Request};
 use mobifs_daemon::{Code, Failure, STORE_HISTORY};
 use mobifs_history::{Archive, ArchiveError, Snapshot};
-use mobifs_host::mounts;
+use mobifs_host::{MountEntry, mounts};
 use mobifs_native::history::DIRECTORY;
 use mobifs_volume::AppSelection;
 
@@ -73,11 +73,7 @@ impl Place {
         let shown = directory.display();
         let unreadable = |error: io::Error| failed(format!("cannot examine {shown}: {error}"));
         let path = directory.canonicalize().map_err(unreadable)?;
-        let table = mounts().map_err(unreadable)?;
-        let above = table
-            .into_iter()
-            .filter(|mount| path.starts_with(&mount.mountpoint));
-        let mount = above.max_by_key(|mount| mount.mountpoint.components().count());
+        let mount = mount_of(&path).map_err(unreadable)?;
         let mount = mount.ok_or_else(|| failed(format!("no mount has {shown}")))?;
         if mount.has_subtype("mobifs") {
             return Ok(Self {
@@ -106,15 +102,34 @@ impl Place {
     }
 
     pub(super) fn archive(&self) -> Result<Archive, Failure> {
-        Archive::open(&self.source, Path::new(self.directory)).map_err(|error| match error {
-            ArchiveError::Empty { path } => failed(format!(
+        let opened = Archive::open(&self.source, Path::new(self.directory));
+        opened.map_err(|error| match (error, kind_of(&self.source)) {
+            (ArchiveError::Source { path, .. }, Some(kind)) if kind != "btrfs" => failed(format!(
+                "{} has no history: it is {kind}, and only btrfs has snapshots",
+                path.display()
+            )),
+            (ArchiveError::Empty { path }, _) => failed(format!(
                 "{} has no history: `[history]` in the configuration of `mobifs steer` or `mobifs \
                  mount` keeps one (keep_count)",
                 path.display()
             )),
-            error => failed(error),
+            (error, _) => failed(error),
         })
     }
+}
+
+/// The mount that has this path, which is absolute and without symbolic links. Of several at one
+/// place the last one covers the others.
+fn mount_of(path: &Path) -> io::Result<Option<MountEntry>> {
+    let above = mounts()?.into_iter();
+    let above = above.filter(|mount| path.starts_with(&mount.mountpoint));
+    Ok(above.max_by_key(|mount| mount.mountpoint.components().count()))
+}
+
+/// The type of the filesystem that has this path, as far as that can be told.
+fn kind_of(path: &Path) -> Option<String> {
+    let mount = mount_of(&path.canonicalize().ok()?).ok()??;
+    Some(mount.kind)
 }
 
 /// The store of a mount.

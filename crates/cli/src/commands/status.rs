@@ -8,8 +8,8 @@ use std::time::Duration;
 use mobifs_daemon::control::{AnswerPatience, Reply, Request};
 use mobifs_daemon::{Code, Failure};
 use mobifs_volume::{
-    AppName, AppReport, AppSelection, AppTotals, MemoryStatus, NativeStatus, RecordingStatus,
-    Status, StoreStatus,
+    AppName, AppReport, AppSelection, AppTotals, HistoryStatus, MemoryStatus, NativeStatus,
+    RecordingStatus, Status, StoreStatus,
 };
 
 use super::{AS_LONG_AS_IT_TAKES, ask_patiently, unexpected};
@@ -181,7 +181,29 @@ fn write_native(text: &mut String, status: &Status, native: &NativeStatus) -> st
             .other_commits
             .map_or_else(String::new, |others| format!(", {others} others")),
         size(status.store.commit_written_bytes)
-    )
+    )?;
+    if let Some(history) = &native.history {
+        writeln!(text, "history  {}", kept(history))?;
+    }
+    Ok(())
+}
+
+fn kept(history: &HistoryStatus) -> String {
+    let mut text = match history.kept {
+        1 => "1 snapshot is kept".to_owned(),
+        count => format!("{count} snapshots are kept"),
+    };
+    if let Some(last) = &history.last {
+        let exact = match history.last_is_exact {
+            Some(false) => "not exact",
+            _ => "exact",
+        };
+        text += &format!("; the last is of {last}, {exact}");
+    }
+    if let Some(why) = &history.failed {
+        text += &format!("; FAILED: {}", printable(why));
+    }
+    text
 }
 
 fn write_daemon(text: &mut String, status: &Status) -> std::fmt::Result {
@@ -365,6 +387,26 @@ mod tests {
         assert_eq!(printable("mail ünd 音楽"), "mail ünd 音楽");
         assert_eq!(printable("\u{1b}[31mred\nline"), "\\u{1b}[31mred\\nline");
         assert_eq!(printable("\u{9b}31m"), "\\u{9b}31m");
+    }
+
+    /// The text had nothing of the history.
+    #[test]
+    fn the_history_is_shown() {
+        let mut history = HistoryStatus {
+            kept: 2,
+            last: Some("2026-11-27T16:30:05.123456Z".to_owned()),
+            last_is_exact: Some(false),
+            ..HistoryStatus::default()
+        };
+        assert_eq!(
+            kept(&history),
+            "2 snapshots are kept; the last is of 2026-11-27T16:30:05.123456Z, not exact"
+        );
+        history = HistoryStatus {
+            failed: Some("no\nroom".to_owned()),
+            ..HistoryStatus::default()
+        };
+        assert_eq!(kept(&history), "0 snapshots are kept; FAILED: no\\nroom");
     }
 
     #[test]

@@ -66,6 +66,13 @@ fn no_more_snapshots_are_kept_than_configured() {
     let shown = &status["native"]["history"];
     assert_eq!(shown["kept"], 3, "{status}");
     assert_eq!(shown["last"].as_str(), Some(kept[2].time.as_str()));
+    let text = mobifs(&["status"], &disk.at).stdout;
+    let text = String::from_utf8(text).unwrap();
+    let line = format!(
+        "history  3 snapshots are kept; the last is of {}",
+        kept[2].time
+    );
+    assert!(text.contains(&line), "{text}");
     // Others may not look into the past either.
     let output = Command::new("stat")
         .args(["-c", "%a %u"])
@@ -84,6 +91,22 @@ fn what_has_become_too_old_goes() {
     sync(&disk);
     assert!(!history(&disk.at).is_empty());
     wait_until(|| history(&disk.at).is_empty());
+}
+
+/// A filesystem at rest was snapshotted anew whenever its last snapshot had become too old.
+#[test]
+fn what_was_removed_is_not_taken_again() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    disk.steer(&format!("{}keep_age_max_ms = 3000\n", keeping(50)));
+    fs::write(disk.at.join("file"), "content").unwrap();
+    sync(&disk);
+    wait_until(|| history(&disk.at).is_empty());
+    sync(&disk);
+    assert!(history(&disk.at).is_empty());
+    fs::write(disk.at.join("file"), "other content").unwrap();
+    sync(&disk);
+    assert!(!history(&disk.at).is_empty());
 }
 
 #[test]
@@ -133,7 +156,7 @@ fn there_is_no_history_unless_it_is_configured() {
         let said = if made.make[0] == BTRFS.make[0] {
             "[history]"
         } else {
-            "not the first directory of a subvolume of btrfs"
+            "it is ext4, and only btrfs has snapshots"
         };
         fails(
             &mobifs(&["history"], &disk.at),
