@@ -59,7 +59,9 @@ fn chosen(archive: &Archive, at: At, arguments: &RestoreArguments) -> Result<Sna
 
 fn refused(error: RestoreError) -> Failure {
     let code = match error {
-        RestoreError::InUse { .. } | RestoreError::Busy { .. } => Code::InUse,
+        RestoreError::InUse { .. } | RestoreError::Busy { .. } | RestoreError::Running { .. } => {
+            Code::InUse
+        }
         RestoreError::Name { .. } => Code::Usage,
         _ => Code::Failed,
     };
@@ -97,7 +99,7 @@ fn say(snapshot: &Snapshot, report: &Report, target: PathBuf, before: Option<Pat
     }
     if report.refused_count > 0 {
         eprintln!(
-            "mobifs: {} extended attributes could not be kept, such as {}",
+            "mobifs: {} extended attributes and flags could not be kept, such as {}",
             report.refused_count,
             report.refused.join("; ")
         );

@@ -14,7 +14,7 @@ use rustix::fs::{
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
 use super::RestoreError;
-use super::metadata::{self, Entry, libc_mode};
+use super::metadata::{self, Entry, Refused, libc_mode};
 use crate::btrfs::EMPTY_SUBVOLUME_INODE;
 
 /// Copied at a time where content cannot be shared.
@@ -33,7 +33,7 @@ pub struct Report {
     pub copied_bytes: u64,
     /// Directories that stand for a nested subvolume, which a snapshot does not have.
     pub nested: Vec<PathBuf>,
-    /// Extended attributes that the target does not take; no more than ten are named.
+    /// Extended attributes and flags that the target does not take; no more than ten are named.
     pub refused: Vec<String>,
     /// How many of these there are.
     pub refused_count: u64,
@@ -65,6 +65,7 @@ pub(super) fn copy_tree(
     let again = |directory: &OwnedFd| {
         open_directory(directory, c".").map_err(|errno| failed("open", Path::new("."), errno))
     };
+    copy.refuse(Path::new("."), metadata::copy_flags_before(source, target));
     let mut open = vec![copy.open(again(source)?, again(target)?, PathBuf::new())?];
     if let (Some(top), Some(without)) = (open.first_mut(), without) {
         top.entries
@@ -148,7 +149,10 @@ impl Copy<'_> {
             }
             let made = mkdirat(target, name, Mode::RWXU)
                 .and_then(|()| Ok((open_directory(source, name)?, open_directory(target, name)?)));
-            return made.map(Some).map_err(|errno| failed("copy", path, errno));
+            let (source, target) = made.map_err(|errno| failed("copy", path, errno))?;
+            // What is made in it takes after it.
+            self.refuse(path, metadata::copy_flags_before(&source, &target));
+            return Ok(Some((source, target)));
         }
         self.report.entries += 1;
         if stat.st_nlink > 1 {
@@ -160,7 +164,7 @@ impl Copy<'_> {
             self.links.insert(stat.st_ino, path.to_owned());
         }
         let done = if kind == libc_mode::PLAIN {
-            self.file(source, target, name, &stat)
+            self.file((source, target), name, &stat, path)
         } else {
             other(source, target, name, &stat)
         };
@@ -171,16 +175,16 @@ impl Copy<'_> {
 
     fn file(
         &mut self,
-        source: &OwnedFd,
-        target: &OwnedFd,
+        (source, target): (&OwnedFd, &OwnedFd),
         name: &CStr,
         stat: &Stat,
+        path: &Path,
     ) -> Result<(), Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let from = openat(source, name, flags, Mode::empty())?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let to = openat(target, name, flags, Mode::RUSR | Mode::WUSR)?;
-        metadata::copy_flags_before(&from, &to);
+        self.refuse(path, metadata::copy_flags_before(&from, &to));
         let length = u64::try_from(stat.st_size).unwrap_or(0);
         if length > 0 {
             match ioctl_ficlone(&to, &from) {
@@ -192,12 +196,13 @@ impl Copy<'_> {
                 Err(errno) => return Err(errno),
             }
         }
-        metadata::copy_flags_after(&from, &to);
+        self.refuse(path, metadata::copy_flags_after(&from, &to));
         Ok(())
     }
 
     fn finish_directory(&mut self, whole: &Open, stat: &Stat) -> Result<(), RestoreError> {
-        metadata::copy_flags_after(&whole.source, &whole.target);
+        let refused = metadata::copy_flags_after(&whole.source, &whole.target);
+        self.refuse(&whole.path, refused);
         self.metadata(&whole.source, &whole.target, c".", stat, &whole.path)
     }
 
@@ -212,14 +217,20 @@ impl Copy<'_> {
         let of = |directory| Entry { directory, name };
         let refused = metadata::copy(of(source), stat, of(target))
             .map_err(|errno| failed("give owner, mode, attributes and times to", path, errno))?;
+        self.refuse(path, refused);
+        Ok(())
+    }
+
+    /// Notes what the target does not take.
+    fn refuse(&mut self, path: &Path, refused: Refused) {
+        let is_root = path.as_os_str().is_empty();
+        let path = if is_root { Path::new(".") } else { path }.display();
         for (name, errno) in refused {
             self.report.refused_count += 1;
             if self.report.refused.len() < NAMED_MAX {
-                let (path, name) = (path.display(), name.to_string_lossy());
                 self.report.refused.push(format!("{path}: {name}: {errno}"));
             }
         }
-        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a file has beside its content.
 
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
@@ -11,15 +11,26 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// The flags of `chattr` that the content depends on.
-const BEFORE_CONTENT: IFlags = IFlags::NOCOW;
+/// The flags of `chattr` that content and entries depend on.
+const BEFORE_CONTENT: IFlags = IFlags::NOCOW.union(IFlags::COMPRESSED);
 /// Those that are set when the file is whole. (Immutable and append-only would keep the copy from
 /// being finished, and are not kept.)
-const AFTER_CONTENT: IFlags = IFlags::COMPRESSED
-    .union(IFlags::NOATIME)
+const AFTER_CONTENT: IFlags = IFlags::NOATIME
     .union(IFlags::NODUMP)
     .union(IFlags::SYNC)
     .union(IFlags::DIRSYNC);
+/// What `chattr` calls them.
+const FLAGS: [(IFlags, char); 6] = [
+    (IFlags::NOCOW, 'C'),
+    (IFlags::COMPRESSED, 'c'),
+    (IFlags::NOATIME, 'A'),
+    (IFlags::NODUMP, 'd'),
+    (IFlags::SYNC, 'S'),
+    (IFlags::DIRSYNC, 'D'),
+];
+
+/// Attributes and flags that the target does not take, with the reason.
+pub(super) type Refused = Vec<(String, Errno)>;
 
 /// A file by its directory and name, whatever it is: no name is followed, and paths may be deep.
 #[derive(Clone, Copy)]
@@ -42,7 +53,7 @@ pub(super) fn copy<S: AsFd, T: AsFd>(
     source: Entry<'_, S>,
     stat: &Stat,
     target: Entry<'_, T>,
-) -> Result<Vec<(CString, Errno)>, Errno> {
+) -> Result<Refused, Errno> {
     let is_link = stat.st_mode & libc_mode::KIND == libc_mode::LINK;
     let (user, group) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
     chownat(
@@ -74,11 +85,8 @@ pub(super) fn copy<S: AsFd, T: AsFd>(
     Ok(refused)
 }
 
-fn copy_attributes(
-    source: &std::path::Path,
-    target: &std::path::Path,
-) -> Result<Vec<(CString, Errno)>, Errno> {
-    let mut refused = Vec::new();
+fn copy_attributes(source: &std::path::Path, target: &std::path::Path) -> Result<Refused, Errno> {
+    let mut refused = Refused::new();
     let names = match grown(|buffer| llistxattr(source, buffer)) {
         Ok(names) => names,
         Err(Errno::OPNOTSUPP) => return Ok(refused),
@@ -93,7 +101,7 @@ fn copy_attributes(
             Ok(()) => {}
             // The target's filesystem has none of this kind, or not so much room for them.
             Err(errno @ (Errno::OPNOTSUPP | Errno::PERM | Errno::INVAL | Errno::NOSPC)) => {
-                refused.push((name.to_owned(), errno));
+                refused.push((name.to_string_lossy().into_owned(), errno));
             }
             Err(errno) => return Err(errno),
         }
@@ -116,26 +124,56 @@ fn grown(mut call: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<
     }
 }
 
-/// Flags that a file has to have before its content.
-pub(super) fn copy_flags_before(source: impl AsFd, target: impl AsFd) {
-    copy_flags(source, target, BEFORE_CONTENT);
+/// Flags that a file has to have before its content, and a directory before its entries.
+pub(super) fn copy_flags_before(source: impl AsFd, target: impl AsFd) -> Refused {
+    copy_flags(source, target, BEFORE_CONTENT)
 }
 
 /// The others.
-pub(super) fn copy_flags_after(source: impl AsFd, target: impl AsFd) {
-    copy_flags(source, target, AFTER_CONTENT);
+pub(super) fn copy_flags_after(source: impl AsFd, target: impl AsFd) -> Refused {
+    copy_flags(source, target, AFTER_CONTENT)
 }
 
-/// A filesystem that has no such flag does without.
-fn copy_flags(source: impl AsFd, target: impl AsFd, which: IFlags) {
+/// Gives a file these of the flags, and takes away those that it has of its directory only. One at
+/// a time: a filesystem that does not have one of them would take none.
+fn copy_flags(source: impl AsFd, target: impl AsFd, which: IFlags) -> Refused {
     let Ok(flags) = ioctl_getflags(source) else {
-        return;
+        // A filesystem without flags has none to keep.
+        return Refused::new();
     };
-    if !flags.intersects(which) {
-        return;
-    }
-    if let Ok(own) = ioctl_getflags(&target) {
-        let _without = ioctl_setflags(&target, own.union(flags.intersection(which)));
+    let wanted = flags.intersection(which);
+    let all = FLAGS.iter().filter(|(flag, _)| which.contains(*flag));
+    let (surplus, missing): (Vec<_>, Vec<_>) = match ioctl_getflags(&target) {
+        Ok(own) => all
+            .filter(|(flag, _)| own.contains(*flag) != wanted.contains(*flag))
+            .partition(|(flag, _)| own.contains(*flag)),
+        Err(_) => all
+            .filter(|(flag, _)| wanted.contains(*flag))
+            .partition(|_| false),
+    };
+    // What is surplus may exclude what is missing.
+    let changes = surplus.into_iter().chain(missing);
+    let refused = changes.filter_map(|&(flag, letter)| {
+        let errno = set_flag(&target, flag, wanted.contains(flag)).err()?;
+        Some((format!("flag {letter}"), errno))
+    });
+    refused.collect()
+}
+
+fn set_flag(file: impl AsFd, flag: IFlags, value: bool) -> Result<(), Errno> {
+    let none = |errno| match errno {
+        Errno::NOTTY | Errno::NOSYS => Errno::OPNOTSUPP,
+        errno => errno,
+    };
+    let mut flags = ioctl_getflags(&file).map_err(none)?;
+    flags.set(flag, value);
+    ioctl_setflags(&file, flags).map_err(none)?;
+    // Some filesystems pass over what they do not have.
+    let is_set = ioctl_getflags(&file).map_err(none)?.contains(flag);
+    if is_set == value {
+        Ok(())
+    } else {
+        Err(Errno::OPNOTSUPP)
     }
 }
 

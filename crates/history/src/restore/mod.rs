@@ -9,7 +9,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, open, openat, renameat_with, statat, syncfs};
+use rustix::fs::{
+    AtFlags, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags, fgetxattr, flock, fremovexattr,
+    fsetxattr, open, openat, renameat_with, statat, syncfs, unlinkat,
+};
 use rustix::io::Errno;
 
 pub use copy::Report;
@@ -46,6 +49,22 @@ pub enum RestoreError {
     )]
     Occupied {
         /// The target.
+        path: PathBuf,
+    },
+    /// There is something where the copy is made.
+    #[error(
+        "{path} is in the way: an interrupted restore has left it, or it is another program's; remove \
+         it or give it another name, and restore again",
+        path = path.display()
+    )]
+    Leftover {
+        /// What is there.
+        path: PathBuf,
+    },
+    /// Another restore has the same target.
+    #[error("another restore is making {path}: wait until it has ended", path = path.display())]
+    Running {
+        /// The copy.
         path: PathBuf,
     },
     /// It is a mount point or in use.
@@ -295,18 +314,44 @@ impl Place {
         without: Option<&OsStr>,
     ) -> Result<Report, RestoreError> {
         let path = self.parent_path.join(part);
+        self.remove_leftover(part, &path)?;
         rustix::fs::mkdirat(&self.parent, part, Mode::RWXU).map_err(|errno| match errno {
-            Errno::EXIST => RestoreError::Occupied { path: path.clone() },
+            Errno::EXIST => RestoreError::Leftover { path: path.clone() },
             errno => RestoreError::of("make", &path, errno),
         })?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let copied = openat(&self.parent, part, flags, Mode::empty())
-            .map_err(|errno| RestoreError::of("open", &path, errno))
-            .and_then(|target| copy_tree(source, &target, without));
+        let target = openat(&self.parent, part, flags, Mode::empty())
+            .map_err(|errno| RestoreError::of("open", &path, errno))?;
+        let mark = Mark::set(&target, &path)?;
+        let copied = copy_tree(source, &target, without)
+            .and_then(|report| mark.remove(&path).map(|()| report));
         if copied.is_err() {
             self.remove(part);
         }
         copied
+    }
+
+    /// Removes what a restore that was killed has left of its copy, and nothing else.
+    fn remove_leftover(&self, part: &OsStr, path: &Path) -> Result<(), RestoreError> {
+        let leftover = || RestoreError::Leftover {
+            path: path.to_owned(),
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let directory = match openat(&self.parent, part, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOTDIR | Errno::LOOP) => return Err(leftover()),
+            opened => opened.map_err(|errno| RestoreError::of("open", path, errno))?,
+        };
+        if Mark::is_on(&directory, path)? {
+            tracing::info!(?path, "removing the copy of an interrupted restore");
+            return std::fs::remove_dir_all(path).map_err(|source| RestoreError::File {
+                what: "remove the copy of an interrupted restore",
+                path: path.to_owned(),
+                source,
+            });
+        }
+        // Killed before the mark was set, if it is empty.
+        unlinkat(&self.parent, part, AtFlags::REMOVEDIR).map_err(|_| leftover())
     }
 
     /// Removes a copy that this process has made.
@@ -319,6 +364,49 @@ impl Place {
 
     fn make_durable(&self, target: &Path) -> Result<(), RestoreError> {
         syncfs(&self.parent).map_err(|errno| RestoreError::of("make durable", target, errno))
+    }
+}
+
+/// Says of a directory that it is a copy that is not whole, as long as it is there; whoever makes
+/// the copy has the directory locked. What was there before has no mark, whatever its name.
+struct Mark<'a> {
+    directory: &'a OwnedFd,
+    /// Not every filesystem has such attributes, and only root may set them.
+    is_set: bool,
+}
+
+impl<'a> Mark<'a> {
+    const NAME: &'static str = "trusted.mobifs.restoring";
+
+    fn set(directory: &'a OwnedFd, path: &Path) -> Result<Self, RestoreError> {
+        let is_set = Self::lock(directory, path)?
+            && fsetxattr(directory, Self::NAME, b"", XattrFlags::empty()).is_ok();
+        Ok(Self { directory, is_set })
+    }
+
+    /// The copy is whole.
+    fn remove(self, path: &Path) -> Result<(), RestoreError> {
+        match fremovexattr(self.directory, Self::NAME) {
+            Err(errno) if self.is_set => Err(RestoreError::of("complete", path, errno)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the directory has one, and is being made no more.
+    fn is_on(directory: &OwnedFd, path: &Path) -> Result<bool, RestoreError> {
+        let is_locked = Self::lock(directory, path)?;
+        let mut value = [0_u8; 1];
+        Ok(is_locked && fgetxattr(directory, Self::NAME, &mut value[..]).is_ok())
+    }
+
+    /// Whether the filesystem has locks. The directory is locked until it is closed.
+    fn lock(directory: &OwnedFd, path: &Path) -> Result<bool, RestoreError> {
+        match flock(directory, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => Err(RestoreError::Running {
+                path: path.to_owned(),
+            }),
+            locked => Ok(locked.is_ok()),
+        }
     }
 }
 

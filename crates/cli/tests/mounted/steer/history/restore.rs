@@ -2,8 +2,11 @@
 
 use std::fs::{self, File};
 use std::path::Path;
+use std::process::Command;
 
-use super::super::{BTRFS, Disk};
+use rustix::fs::{IFlags, XattrFlags, ioctl_getflags, lsetxattr};
+
+use super::super::{BTRFS, Disk, EXT4};
 use super::tree::{describe, make};
 use super::{history, keeping, sync};
 use crate::fixture::{IN_USE, fails, mobifs, needs_mounts, succeeds, wait_until};
@@ -166,4 +169,110 @@ fn in_place_what_was_there_is_kept() {
     fs::remove_dir_all(&app).unwrap();
     succeeds(&restore(&disk, &words));
     assert_eq!(describe(&app), before);
+}
+
+/// The flags of `chattr` of a file or directory.
+fn flags_of(path: &Path) -> IFlags {
+    ioctl_getflags(File::open(path).unwrap()).unwrap()
+}
+
+/// Directories lost the flag C, which files that are made in them take over, and flags that the target
+/// does not have were lost without a word.
+#[test]
+fn flags_are_kept_or_reported() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    disk.steer(&keeping(5));
+    let app = disk.at.join("app");
+    let script = "mkdir -p app/C app/all app/C/cow; chattr +AdSDc app/all; \
+         echo content > app/C/plain; chattr +C app/C app; \
+         mkdir app/C/inherits; echo content > app/C/inherits/file; echo content > app/all/file";
+    let mut shell = Command::new("sh");
+    succeeds(
+        &shell
+            .args(["-ec", script])
+            .current_dir(&disk.at)
+            .output()
+            .unwrap(),
+    );
+    sync(&disk);
+    let paths = [
+        "",
+        "C",
+        "C/plain",
+        "C/cow",
+        "C/inherits",
+        "C/inherits/file",
+        "all",
+        "all/file",
+    ];
+    let of = |base: &Path| paths.map(|path| (path, flags_of(&base.join(path))));
+    let before = of(&app);
+    let has_c: Vec<_> = before
+        .iter()
+        .filter(|(_, flags)| flags.contains(IFlags::NOCOW))
+        .map(|(path, _)| *path)
+        .collect();
+    assert_eq!(has_c, ["", "C", "C/inherits", "C/inherits/file"]);
+    let to = disk.at.join("to");
+    let words = ["--at", "-0s", "--app", "app", "--to", to.to_str().unwrap()];
+    let output = restore(&disk, &words);
+    succeeds(&output);
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert_eq!(of(&to), before);
+    let in_place = ["--at", "-0s", "--app", "app", "--in-place"];
+    wait_until(|| restore(&disk, &in_place).status.success());
+    assert_eq!(of(&app), before);
+    let Some(other) = Disk::new(EXT4) else { return };
+    let to = other.at.join("to");
+    let words = ["--at", "-0s", "--app", "app", "--to", to.to_str().unwrap()];
+    let output = restore(&disk, &words);
+    succeeds(&output);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("C/inherits/file: flag C: "), "{said}");
+    let kept = IFlags::NOATIME | IFlags::NODUMP | IFlags::SYNC | IFlags::DIRSYNC;
+    assert!(flags_of(&to.join("all")).contains(kept));
+}
+
+/// What a restore that was killed has left had to be removed by hand, with an error that did not say
+/// so.
+#[test]
+fn an_interrupted_restore_can_be_repeated() {
+    needs_mounts!();
+    let Some((disk, before, time)) = with_past() else {
+        return;
+    };
+    let to = disk.at.join("to");
+    let words = ["--at", &time, "--app", "app", "--to", to.to_str().unwrap()];
+    let part = disk.at.join("to.restoring");
+    let leave = || {
+        fs::create_dir(&part).unwrap();
+        fs::write(part.join("half"), "a part").unwrap();
+    };
+    leave();
+    fails(&restore(&disk, &words), 1, &["to.restoring", "interrupted"]);
+    assert!(part.join("half").exists() && !to.exists());
+    let mark = "trusted.mobifs.restoring";
+    lsetxattr(&part, mark, b"", XattrFlags::empty()).unwrap();
+    // As the restore has it that is still making it.
+    let at_work = File::open(&part).unwrap();
+    at_work.lock().unwrap();
+    fails(&restore(&disk, &words), IN_USE, &["another restore"]);
+    assert!(part.join("half").exists());
+    drop(at_work);
+    // Programs that other tests start have it open until they are executed.
+    wait_until(|| restore(&disk, &words).status.success());
+    assert_eq!(describe(&to), before);
+    assert!(!part.exists());
+    leave();
+    lsetxattr(&part, mark, b"", XattrFlags::empty()).unwrap();
+    let words = [
+        "--at",
+        &time,
+        "--app",
+        "app",
+        "--to",
+        part.to_str().unwrap(),
+    ];
+    fails(&restore(&disk, &words), 1, &["not an empty directory"]);
 }
