@@ -55,6 +55,16 @@ pub enum ArchiveError {
         /// What is there.
         path: PathBuf,
     },
+    /// Something else has the name that a snapshot has while it is taken.
+    #[error(
+        "{path} is not a snapshot of this history: no snapshot is taken until it is removed or has \
+         another name",
+        path = path.display()
+    )]
+    Foreign {
+        /// What is there.
+        path: PathBuf,
+    },
     /// There are no snapshots.
     #[error("{path} has no history: no snapshot was taken", path = path.display())]
     Empty {
@@ -166,12 +176,7 @@ impl Archive {
             Err(Errno::NOTDIR | Errno::LOOP) => return Err(ArchiveError::Occupied { path }),
             opened => opened.map_err(|errno| place_error(&path, errno))?,
         };
-        let archive = Self::of(subvolume, path, directory)?;
-        // Of a process that was killed.
-        if archive.exists(NEW) {
-            archive.destroy(OsStr::new(NEW))?;
-        }
-        Ok(archive)
+        Self::of(subvolume, path, directory)
     }
 
     /// The directory is a subvolume of its own, so snapshots do not have it, and a snapshot does not
@@ -200,7 +205,7 @@ impl Archive {
         self.path.join(snapshot.name())
     }
 
-    /// All of them, the oldest first.
+    /// All of them, the oldest first. What only has such a name is none of them.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -210,10 +215,50 @@ impl Archive {
         for entry in Dir::read_from(&self.directory).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name().to_str().ok();
-            snapshots.extend(name.and_then(Snapshot::parse));
+            let Some(snapshot) = name.and_then(Snapshot::parse) else {
+                continue;
+            };
+            if self.is_own(&snapshot.name())? == Some(true) {
+                snapshots.push(snapshot);
+            }
         }
         snapshots.sort();
         Ok(snapshots)
+    }
+
+    /// Whether what has this name is a read-only snapshot of the source; none: nothing has it.
+    fn is_own(&self, name: &OsStr) -> Result<Option<bool>, ArchiveError> {
+        let failed = |source| ArchiveError::Place {
+            path: self.path.join(name),
+            source,
+        };
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        match openat(&self.directory, name, flags, Mode::empty()) {
+            Ok(_) => {}
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(failed(errno.into())),
+        }
+        let none = [Errno::NOTDIR, Errno::LOOP].map(|errno| Some(errno.raw_os_error()));
+        let about = match Subvolume::open_at(&self.directory, name) {
+            Ok(subvolume) => subvolume.about().map_err(failed)?,
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(Some(false)),
+            Err(error) if none.contains(&error.raw_os_error()) => return Ok(Some(false)),
+            Err(error) => return Err(failed(error)),
+        };
+        let source = self.source.about().map_err(failed)?;
+        Ok(Some(about.is_read_only && about.snapshot_of == source.uuid))
+    }
+
+    /// Removes what a process that was killed has left of a snapshot.
+    fn remove_unfinished(&self) -> Result<(), ArchiveError> {
+        let name = OsStr::new(NEW);
+        match self.is_own(name)? {
+            None => Ok(()),
+            Some(true) => self.destroy(name),
+            Some(false) => Err(ArchiveError::Foreign {
+                path: self.path.join(name),
+            }),
+        }
     }
 
     /// The transaction of the filesystem in which a snapshot was made.
@@ -247,6 +292,7 @@ impl Archive {
             path: self.path.clone(),
             source,
         };
+        self.remove_unfinished()?;
         let mut attempt = self.attempt().map_err(failed)?;
         let mut commits = attempt.commits;
         if !attempt.is_exact && standstill.has_any() {
@@ -350,11 +396,6 @@ impl Archive {
         let filesystem = statvfs_of(&self.source)?;
         let free = filesystem.0.saturating_mul(100) / filesystem.1.max(1);
         Ok(u8::try_from(free).unwrap_or(100).min(100))
-    }
-
-    fn exists(&self, name: &str) -> bool {
-        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        openat(&self.directory, name, flags, Mode::empty()).is_ok()
     }
 
     fn destroy(&self, name: &OsStr) -> Result<(), ArchiveError> {

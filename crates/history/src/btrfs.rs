@@ -21,6 +21,8 @@ const GROUP: u8 = 0x94;
 /// The largest name of a subvolume, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 const READ_ONLY: u64 = 1 << 1;
+/// The same, as the kernel tells it.
+const IS_READ_ONLY: u64 = 1;
 
 /// The tree that has an item for each subvolume.
 const ROOT_TREE: u64 = 1;
@@ -134,6 +136,10 @@ pub(crate) struct About {
     pub(crate) generation: u64,
     /// The transaction in which it was made.
     pub(crate) made_in: u64,
+    pub(crate) is_read_only: bool,
+    pub(crate) uuid: [u8; 16],
+    /// The one that it is a snapshot of; zeros: it is none.
+    pub(crate) snapshot_of: [u8; 16],
 }
 
 impl Subvolume {
@@ -217,10 +223,14 @@ impl Subvolume {
     pub(crate) fn about(&self) -> io::Result<About> {
         // SAFETY: the kernel writes a structure of this size, and any bytes are one.
         let info = unsafe { ioctl::ioctl(&self.root, ioctl::Getter::<INFO, Info>::new()) }?;
+        let [uuid, snapshot_of, _received] = info.uuids;
         Ok(About {
             id: info.id,
             generation: info.generation,
             made_in: info.originated,
+            is_read_only: info.flags & IS_READ_ONLY != 0,
+            uuid,
+            snapshot_of,
         })
     }
 

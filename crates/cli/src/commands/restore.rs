@@ -19,6 +19,13 @@ pub(crate) fn run(arguments: &RestoreArguments) -> Result<(), Failure> {
     let archive = place.archive()?;
     let snapshot = chosen(&archive, at, arguments)?;
     let source = archive.path_of(&snapshot);
+    let target = arguments.to.clone();
+    let target = target.or_else(|| Some(place.mountpoint.as_ref()?.join(name?)));
+    if target.is_some_and(|target| is_within(&target, archive.path())) {
+        return Err(usage(
+            &"the history itself is no place to restore to: name another directory",
+        ));
+    }
     let (report, target, before) = match (&arguments.to, name) {
         (Some(target), name) => {
             let report = copy_to(&source, name, target, place.own_part()).map_err(refused)?;
@@ -35,6 +42,20 @@ pub(crate) fn run(arguments: &RestoreArguments) -> Result<(), Failure> {
     };
     say(&snapshot, &report, target, before);
     Ok(())
+}
+
+/// Whether a path, of which the last part need not be there, leads into a directory or to it.
+fn is_within(path: &Path, directory: &Path) -> bool {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let real = |path: &Path| path.canonicalize().ok();
+    let (Some(parent), Some(directory)) = (real(parent), real(directory)) else {
+        return false;
+    };
+    let path = parent.join(path.file_name().unwrap_or_default());
+    path.starts_with(directory)
 }
 
 /// The last snapshot at or before the moment.

@@ -197,6 +197,54 @@ fn a_directory_of_that_name_is_left_alone() {
     assert!(failed.contains("move it away"), "{failed}");
 }
 
+/// What only has the name of a snapshot was listed as one, could be removed as one, and a `new` that
+/// is none, or that a daemon that was killed has left, stopped all snapshots.
+#[test]
+fn only_snapshots_of_the_source_are_its_history() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    disk.steer(&keeping(2));
+    fs::write(disk.at.join("file"), "one").unwrap();
+    sync(&disk);
+    let before = history(&disk.at).len();
+    let place = disk.at.join(".mobifs-history");
+    let btrfs = |words: &[&str], paths: &[&Path]| {
+        let output = Command::new("btrfs").args(words).args(paths).output();
+        succeeds(&output.unwrap());
+    };
+    fs::create_dir(place.join("2020-01-01T00:00:00.000000Z")).unwrap();
+    let writable = place.join("2020-01-02T00:00:00.000000Z");
+    btrfs(&["subvolume", "create"], &[&writable]);
+    btrfs(
+        &["subvolume", "snapshot", "-r"],
+        &[&writable, &place.join("2020-01-03T00:00:00.000000Z")],
+    );
+    assert_eq!(history(&disk.at).len(), before);
+    fs::create_dir(place.join("new")).unwrap();
+    fs::write(disk.at.join("file"), "two").unwrap();
+    sync(&disk);
+    let status = disk.status();
+    let failed = status["native"]["history"]["failed"].as_str().unwrap();
+    assert!(
+        failed.contains("new is not a snapshot of this history"),
+        "{failed}"
+    );
+    disk.stop();
+    fs::remove_dir(place.join("new")).unwrap();
+    btrfs(
+        &["subvolume", "snapshot", "-r"],
+        &[&disk.at, &place.join("new")],
+    );
+    disk.steer(&keeping(2));
+    for content in ["three", "four", "five"] {
+        fs::write(disk.at.join("file"), content).unwrap();
+        sync(&disk);
+    }
+    assert_eq!(history(&disk.at).len(), 2);
+    assert!(disk.status()["native"]["history"]["failed"].is_null());
+    assert!(writable.exists() && !place.join("new").exists());
+}
+
 #[test]
 fn check_names_nested_subvolumes_and_filesystems_without_snapshots() {
     needs_mounts!();

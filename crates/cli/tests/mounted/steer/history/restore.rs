@@ -135,6 +135,21 @@ fn nothing_is_overwritten() {
     ];
     fails(&restore(&disk, &mounted), 1, &["not an empty directory"]);
     assert!(!Path::new("/none").exists());
+    let history = disk.at.join(".mobifs-history");
+    let into = history.join("x");
+    let into = [
+        "--at",
+        &time,
+        "--app",
+        "app",
+        "--to",
+        into.to_str().unwrap(),
+    ];
+    let over = ["--at", &time, "--app", ".mobifs-history", "--in-place"];
+    for words in [&into[..], &over] {
+        fails(&restore(&disk, words), 2, &["the history itself"]);
+    }
+    assert!(!history.join("x").exists());
 }
 
 #[test]
