@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::super::{BTRFS, Disk, EXT4};
-use super::exact::{alone, group_of};
+use super::exact::{alone, group_of, promising};
 use super::keeping;
 use super::writer::{State, Writer};
 use crate::fixture::{PROGRAM, mobifs, needs_mounts, succeeds, wait_until};
@@ -17,6 +17,7 @@ use crate::fixture::{PROGRAM, mobifs, needs_mounts, succeeds, wait_until};
 struct Apps {
     disk: Disk,
     frozen: Disk,
+    _promising: Disk,
     stuck: Option<Child>,
     writer: Option<Writer>,
     groups: [PathBuf; 2],
@@ -26,6 +27,7 @@ impl Apps {
     fn start(name: &str) -> Option<Self> {
         let app = format!("{name}-stuck");
         let groups = [group_of(name)?, group_of(&app)?];
+        let promising = promising()?;
         let (disk, frozen) = (Disk::new(BTRFS)?, Disk::new(EXT4)?);
         // A quarter of it is for coming to stand still.
         disk.steer(&format!("{}freeze_max_ms = 60000\n", keeping(5)));
@@ -54,6 +56,7 @@ impl Apps {
         let apps = Self {
             disk,
             frozen,
+            _promising: promising,
             stuck: Some(stuck),
             writer: Some(writer),
             groups,
