@@ -396,57 +396,37 @@ mod tests {
         unsafe { munmap(start, 1 << 14) }.unwrap();
     }
 
-    /// What has this name and is mapped so: whether stores into it have to keep their order.
-    fn stores(name: &str, protection: ProtFlags, flags: MapFlags) -> bool {
-        let base = tempfile::tempdir().unwrap();
-        let file = std::fs::File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(base.path().join(name))
-            .unwrap();
-        file.set_len(1 << 14).unwrap();
-        // Other tests have mappings, too; a device of its own would need a mount. So it is known by
-        // how many there are.
-        let device = Device::of(&file).unwrap();
-        let found = || {
-            let maps = MappedFiles::own().unwrap();
-            let mut places = [0, 0];
-            let mut count = |at: usize| {
-                places[at] += 1;
-                false
-            };
-            let queried = maps.query_stores(&mut |found| found == device && count(0));
-            assert!(matches!(queried, Ok(false) | Err(Errno::NOTTY)));
-            assert_eq!(
-                maps.read_stores(&mut |found| found == device && count(1)),
-                Ok(false)
-            );
-            places
+    /// Whether stores into a file that is mapped so have to keep their order. It is in memory, on a
+    /// filesystem on which no other test maps files.
+    fn stores(protection: ProtFlags, flags: MapFlags) -> bool {
+        let file = rustix::fs::memfd_create("mapped", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 1 << 14).unwrap();
+        // No mount shows it.
+        let number = rustix::fs::fstat(&file).unwrap().st_dev;
+        let device = Device {
+            major: rustix::fs::major(number),
+            minor: rustix::fs::minor(number),
         };
-        let _alone = ALONE.lock().unwrap();
-        let before = found();
         // SAFETY: a new mapping of a file that stays as long as it is.
         let start = unsafe { mmap(null_mut(), 1 << 14, protection, flags, &file, 0) }.unwrap();
-        let after = found();
+        let maps = MappedFiles::own().unwrap();
+        let read = maps.read_stores(&mut |found| found == device);
+        let either = maps.may_store(|found| found == device);
+        assert_eq!(read, either, "both ways know");
         // SAFETY: the mapping above, which nothing uses any more.
         unsafe { munmap(start, 1 << 14) }.unwrap();
-        let more = [after[0] > before[0], after[1] > before[1]];
-        more[1] || more[0]
+        read.unwrap()
     }
-
-    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     #[test]
     fn only_what_may_change_files_counts_as_storing() {
         let (read, both) = (ProtFlags::READ, ProtFlags::READ | ProtFlags::WRITE);
-        assert!(stores("data.mdb", both, MapFlags::SHARED));
+        assert!(stores(both, MapFlags::SHARED));
         assert!(
-            stores("data.mdb", read, MapFlags::SHARED),
+            stores(read, MapFlags::SHARED),
             "it can be stored into later, and before"
         );
-        assert!(!stores("data.mdb", both, MapFlags::PRIVATE));
+        assert!(!stores(both, MapFlags::PRIVATE));
     }
 
     #[test]
