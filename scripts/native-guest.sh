@@ -19,7 +19,7 @@ GUEST=$TARGET/native-guest
 . scripts/lib/guest.sh
 
 missing=$(guest_needs mkfs.ext4 lsattr)
-[ -n "$missing" ] || [ "$(id -u)" = 0 ] || missing="not root, and what is left is mounted"
+[ -n "$missing" ] || [ "$(id -u)" = 0 ] || missing="not root, and the images after the cuts have to be mounted"
 if [ -n "$missing" ]; then
   echo "SKIPPED native-guest: $missing; scripts/setup.sh --f2fs installs what it needs"
   exit 0

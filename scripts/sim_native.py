@@ -3,7 +3,7 @@
 
 Each trace is replayed at its own speed by `mobifs run` on a new ext4 with data=journal (a loop device,
 64 MiB of journal) that `mobifs steer` commits. What was there before the trace began is made and
-written to its place first; what its user does is told to the daemon. Then the journal tells which
+written to its place first; what its user does is reported to the daemon. Then the journal tells which
 blocks each transaction had: those that are no metadata are the flushed content. `mobifs sim` says the
 same of the contender `native-ext4`. A program elsewhere on the machine that calls sync(2) meanwhile
 commits this filesystem as well: that shows in the commits that the daemon did not ask for.

@@ -233,16 +233,12 @@ mod tests {
     use super::*;
     use std::process::{Command, Stdio};
 
+    use mobifs_host::mount_around;
+
     /// The mount that a directory lies on.
     fn mount_of(path: &Path) -> MountEntry {
         let path = path.canonicalize().unwrap();
-        let table = mounts().unwrap();
-        let around = table
-            .into_iter()
-            .filter(|mount| path.starts_with(&mount.mountpoint));
-        around
-            .max_by_key(|mount| mount.mountpoint.components().count())
-            .unwrap()
+        mount_around(&path, &mounts().unwrap()).unwrap().clone()
     }
 
     #[test]

@@ -9,7 +9,7 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use mobifs_host::MountEntry;
+use mobifs_host::{MountEntry, mount_around};
 use mobifs_store::StoreScope;
 use mobifs_volume::{LOCK, StoreLock};
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -36,11 +36,7 @@ pub(crate) fn served_around_or_inside(store: &Path, table: &[MountEntry]) -> Opt
 type Place = ((u32, u32), PathBuf);
 
 fn place_of(path: &Path, table: &[MountEntry]) -> Option<Place> {
-    let around = table
-        .iter()
-        .filter(|mount| path.starts_with(&mount.mountpoint));
-    // Of several at one place the last one is on top.
-    let mount = around.max_by_key(|mount| mount.mountpoint.components().count())?;
+    let mount = mount_around(path, table)?;
     let inside = path.strip_prefix(&mount.mountpoint).ok()?;
     let device = (mount.device_major, mount.device_minor);
     Some((device, mount.root.join(inside)))

@@ -9,7 +9,7 @@ mod runtime_directory;
 
 pub use line_server::{LineHandler, LineServer, exchange_line};
 pub use mount_table::{
-    MountEntry, absolute_without_touching, mount_at, mounts, mounts_of, other_mounts_of,
-    read_mount_table,
+    MountEntry, absolute_without_touching, mount_around, mount_at, mounts, mounts_of,
+    other_mounts_of, read_mount_table,
 };
 pub use runtime_directory::{DirectoryLock, runtime_directories_of, runtime_directory};

@@ -148,6 +148,15 @@ pub fn read_mount_table(path: impl AsRef<Path>) -> io::Result<Vec<MountEntry>> {
         .collect())
 }
 
+/// The mount of a table that has this path, which is absolute and without symbolic links: of those
+/// above it the nearest, and of several at one place the last, which covers the others.
+pub fn mount_around<'t>(path: &Path, table: &'t [MountEntry]) -> Option<&'t MountEntry> {
+    let above = table
+        .iter()
+        .filter(|mount| path.starts_with(&mount.mountpoint));
+    above.max_by_key(|mount| mount.mountpoint.components().count())
+}
+
 /// The topmost mount at exactly this absolute path.
 ///
 /// # Errors
@@ -200,6 +209,35 @@ mod tests {
         assert_eq!(entry.user_id, Some(1000));
         assert!(entry.has_subtype("mobifs") && entry.is_fuse());
         assert_eq!(MountEntry::parse(b"rubbish"), None);
+    }
+
+    fn mount(id: u64, mountpoint: &str) -> MountEntry {
+        MountEntry {
+            id,
+            parent_id: 1,
+            root: "/".into(),
+            mountpoint: mountpoint.into(),
+            kind: "ext4".to_owned(),
+            source: "/dev/x".into(),
+            device_major: 8,
+            device_minor: 1,
+            user_id: None,
+        }
+    }
+
+    #[test]
+    fn the_nearest_mount_and_of_several_the_last_has_a_path() {
+        let table = [
+            mount(1, "/"),
+            mount(2, "/a"),
+            mount(3, "/a/b"),
+            mount(4, "/a"),
+        ];
+        let found = |path: &str| mount_around(Path::new(path), &table).unwrap().id;
+        assert_eq!(
+            [found("/"), found("/ab"), found("/a/c"), found("/a/b/x")],
+            [1, 1, 4, 3]
+        );
     }
 
     #[test]

@@ -4,16 +4,18 @@
 //! is killed leaves the options as they are, which keeps its promise, and the next daemon, or
 //! `mobifs steer --stop`, has to know what to restore.
 
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use mobifs_host::{MountEntry, runtime_directory};
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use mobifs_host::MountEntry;
 use serde::{Deserialize, Serialize};
 
 use crate::filesystem::{Filesystem, Settings};
 use crate::mount_options::{self, ChangeError, MountOptions};
+use crate::note::{NoteError, NoteFile};
+
+/// Which note it is.
+const NOTE: &str = "";
 
 /// Why options were not changed or restored.
 #[derive(Debug, thiserror::Error)]
@@ -54,13 +56,8 @@ pub enum TakeoverError {
         path: PathBuf,
     },
     /// What was before cannot be noted.
-    #[error("cannot note the mount options of before in {file}: {source}", file = file.display())]
-    Note {
-        /// The file.
-        file: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Note(#[from] NoteError),
     /// No daemon has left anything.
     #[error("{path} is not steered", path = path.display())]
     NotSteered {
@@ -106,10 +103,6 @@ pub const ORDER_NOTE: &str = "btrfs writes content before a commit, file by file
 /// What is noted for whoever restores the options.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
-    /// The kernel's number of the mount, which another one may have later.
-    mount_id: u64,
-    /// The number that no other mount gets before the machine is restarted; Linux 6.8 has it.
-    unique_mount_id: Option<u64>,
     before: Settings,
     taken: Settings,
 }
@@ -119,7 +112,7 @@ struct Note {
 pub struct Takeover {
     mount: MountEntry,
     filesystem: Filesystem,
-    file: PathBuf,
+    file: NoteFile,
     note: Note,
 }
 
@@ -133,10 +126,10 @@ impl Takeover {
         filesystem: &Filesystem,
         commit_interval_s: u64,
     ) -> Result<Self, TakeoverError> {
-        let file = note_file(mount)?;
+        let file = NoteFile::of(mount, NOTE)?;
         let now = settings(mount, filesystem)?;
         // A daemon that was killed has left the options as it had set them.
-        let left = read_note(&file, mount);
+        let left: Option<Note> = file.read();
         let before = left.map(|left| now.undone(&left.before, &left.taken));
         let before = before.unwrap_or(now);
         let takeover = Self {
@@ -144,13 +137,11 @@ impl Takeover {
             filesystem: filesystem.clone(),
             file,
             note: Note {
-                mount_id: mount.id,
-                unique_mount_id: unique_id(mount),
                 before,
                 taken: filesystem.wanted(commit_interval_s),
             },
         };
-        takeover.write_note()?;
+        takeover.file.write(&takeover.note)?;
         if let Err(error) = takeover.put_in_force() {
             let _restored = takeover.restore();
             return Err(error);
@@ -165,10 +156,11 @@ impl Takeover {
     pub fn set_commit_interval(&mut self, commit_interval_s: u64) -> Result<(), TakeoverError> {
         let taken = self.filesystem.wanted(commit_interval_s);
         let earlier = std::mem::replace(&mut self.note.taken, taken);
-        let done = self.write_note().and_then(|()| self.put_in_force());
+        let noted = self.file.write(&self.note).map_err(TakeoverError::from);
+        let done = noted.and_then(|()| self.put_in_force());
         if done.is_err() {
             self.note.taken = earlier;
-            self.write_note()?;
+            self.file.write(&self.note)?;
         }
         done
     }
@@ -227,40 +219,28 @@ impl Takeover {
     /// # Errors
     /// [`TakeoverError`].
     pub fn restore(&self) -> Result<(), TakeoverError> {
-        match settings(&self.mount, &self.filesystem) {
-            Ok(now) => {
-                let target = now.undone(&self.note.before, &self.note.taken);
-                change(&self.mount, &self.filesystem, &now, &target)?;
-            }
+        match self.undo(&self.mount) {
             // With the last mount its options have gone; another mount has the same ones.
             Err(TakeoverError::NotMounted { .. }) => {
                 let others = mobifs_host::other_mounts_of(&self.mount).unwrap_or_default();
-                if let Some(other) = others.first() {
-                    let now = settings(other, &self.filesystem)?;
-                    let target = now.undone(&self.note.before, &self.note.taken);
-                    change(other, &self.filesystem, &now, &target)?;
-                }
+                others.first().map_or(Ok(()), |other| self.undo(other))?;
             }
-            Err(error) => return Err(error),
+            done => done?,
         }
-        let _removed = fs::remove_file(&self.file);
+        self.file.remove();
         Ok(())
+    }
+
+    /// The same through a mount of the filesystem.
+    fn undo(&self, mount: &MountEntry) -> Result<(), TakeoverError> {
+        let now = settings(mount, &self.filesystem)?;
+        let target = now.undone(&self.note.before, &self.note.taken);
+        change(mount, &self.filesystem, &now, &target)
     }
 
     fn put_in_force(&self) -> Result<(), TakeoverError> {
         let now = settings(&self.mount, &self.filesystem)?;
         change(&self.mount, &self.filesystem, &now, &self.note.taken)
-    }
-
-    fn write_note(&self) -> Result<(), TakeoverError> {
-        let failed = |source| TakeoverError::Note {
-            file: self.file.clone(),
-            source,
-        };
-        let text = serde_json::to_vec(&self.note).map_err(|error| failed(error.into()))?;
-        let new = self.file.with_extension("new");
-        fs::write(&new, text).map_err(failed)?;
-        fs::rename(&new, &self.file).map_err(failed)
     }
 }
 
@@ -272,8 +252,8 @@ pub fn restore_after_daemon(mount: &MountEntry) -> Result<(), TakeoverError> {
     let not_steered = || TakeoverError::NotSteered {
         path: mount.mountpoint.clone(),
     };
-    let file = note_file(mount)?;
-    let note = read_note(&file, mount).ok_or_else(not_steered)?;
+    let file = NoteFile::of(mount, NOTE)?;
+    let note = file.read().ok_or_else(not_steered)?;
     let filesystem = Filesystem::of(mount).map_err(|source| TakeoverError::Read {
         path: mount.mountpoint.clone(),
         source,
@@ -285,30 +265,6 @@ pub fn restore_after_daemon(mount: &MountEntry) -> Result<(), TakeoverError> {
         note,
     };
     takeover.restore()
-}
-
-/// Named after the device number, as the control socket.
-fn note_file(mount: &MountEntry) -> Result<PathBuf, TakeoverError> {
-    let name = format!("steer-{}-{}.json", mount.device_major, mount.device_minor);
-    let directory = runtime_directory().map_err(|source| TakeoverError::Note {
-        file: PathBuf::from(&name),
-        source,
-    })?;
-    Ok(directory.join(name))
-}
-
-fn read_note(file: &Path, mount: &MountEntry) -> Option<Note> {
-    let note: Note = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
-    let is_same = note.mount_id == mount.id && note.unique_mount_id == unique_id(mount);
-    is_same.then_some(note)
-}
-
-/// The number of the mount that is not given again, where the kernel has one.
-fn unique_id(mount: &MountEntry) -> Option<u64> {
-    let flag = StatxFlags::from_bits_retain(libc::STATX_MNT_ID_UNIQUE);
-    let found = statx(CWD, &mount.mountpoint, AtFlags::NO_AUTOMOUNT, flag).ok()?;
-    let is_known = found.stx_mask & libc::STATX_MNT_ID_UNIQUE != 0;
-    is_known.then_some(found.stx_mnt_id)
 }
 
 fn settings(mount: &MountEntry, filesystem: &Filesystem) -> Result<Settings, TakeoverError> {

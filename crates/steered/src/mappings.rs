@@ -258,7 +258,7 @@ fn query(
         ..Query::default()
     };
     // SAFETY: the kernel reads and writes the structure, which states its size, and writes the name to
-    // where it is told, no more than there is room for.
+    // the address that it gets, no more than there is room for.
     let answer =
         unsafe { libc::ioctl(maps.as_fd().as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
     if answer != 0 {

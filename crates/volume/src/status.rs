@@ -358,30 +358,15 @@ pub struct CheckpointReport {
 
 /// `2015-07-08T12:34:56.789Z`.
 pub fn rfc3339(time: mobifs_base::Timestamp) -> String {
-    const DAY_SECONDS: i64 = 86_400;
-    let (days, second) = (
-        time.seconds.div_euclid(DAY_SECONDS),
-        time.seconds.rem_euclid(DAY_SECONDS),
-    );
-    // Days since 0000-03-01, so that the leap day is the last of its year; then
-    // eras of 400 years (H. Hinnant, "chrono-compatible low-level date algorithms").
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
+    // No clock shows a time that this cannot write.
+    let nanoseconds = i32::try_from(time.nanoseconds).unwrap_or(0);
+    let moment = jiff::Timestamp::new(time.seconds, nanoseconds);
+    let end = if time.seconds < 0 {
+        jiff::Timestamp::MIN
     } else {
-        shifted_month - 9
+        jiff::Timestamp::MAX
     };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    let milliseconds = time.nanoseconds / 1_000_000;
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milliseconds:03}Z")
+    format!("{:.3}", moment.unwrap_or(end))
 }
 
 #[cfg(test)]

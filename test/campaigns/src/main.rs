@@ -109,7 +109,7 @@ enum Command {
     },
 }
 
-/// What the campaign of steered filesystems is told.
+/// Arguments of the campaign of steered filesystems.
 #[derive(Debug, clap::Args)]
 struct NativeArguments {
     /// Cuts.

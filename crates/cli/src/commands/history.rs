@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use mobifs_daemon::control::{Reply, Request};
 use mobifs_daemon::{Code, Failure, STORE_HISTORY};
 use mobifs_history::{Archive, ArchiveError, Snapshot};
-use mobifs_host::{MountEntry, mounts};
+use mobifs_host::{mount_around, mounts};
 use mobifs_native::history::DIRECTORY;
 use mobifs_volume::AppSelection;
 
@@ -73,7 +73,8 @@ impl Place {
         let shown = directory.display();
         let unreadable = |error: io::Error| failed(format!("cannot examine {shown}: {error}"));
         let path = directory.canonicalize().map_err(unreadable)?;
-        let mount = mount_of(&path).map_err(unreadable)?;
+        let table = mounts().map_err(unreadable)?;
+        let mount = mount_around(&path, &table).cloned();
         let mount = mount.ok_or_else(|| failed(format!("no mount has {shown}")))?;
         if mount.has_subtype("mobifs") {
             return Ok(Self {
@@ -118,18 +119,11 @@ impl Place {
     }
 }
 
-/// The mount that has this path, which is absolute and without symbolic links. Of several at one
-/// place the last one covers the others.
-fn mount_of(path: &Path) -> io::Result<Option<MountEntry>> {
-    let above = mounts()?.into_iter();
-    let above = above.filter(|mount| path.starts_with(&mount.mountpoint));
-    Ok(above.max_by_key(|mount| mount.mountpoint.components().count()))
-}
-
-/// The type of the filesystem that has this path, as far as that can be told.
+/// The type of the filesystem that has this path, if the table of mounts has it.
 fn kind_of(path: &Path) -> Option<String> {
-    let mount = mount_of(&path.canonicalize().ok()?).ok()??;
-    Some(mount.kind)
+    let table = mounts().ok()?;
+    let mount = mount_around(&path.canonicalize().ok()?, &table)?;
+    Some(mount.kind.clone())
 }
 
 /// The store of a mount.

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use mobifs_host::{MountEntry, absolute_without_touching, mounts};
+use mobifs_host::{MountEntry, absolute_without_touching, mount_around, mounts};
 use mobifs_steered::{Device, Directory};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Pid;
@@ -160,11 +160,7 @@ fn is_steered(mount: &MountEntry) -> bool {
 /// No mount of ours is at `path`: where it is instead. Nothing in a mount is looked at, whose
 /// daemon may be dead.
 fn why_not_mounted(path: PathBuf, table: &[MountEntry]) -> ControlError {
-    let around = table
-        .iter()
-        .filter(|mount| path.starts_with(&mount.mountpoint))
-        .max_by_key(|mount| mount.mountpoint.components().count());
-    match around {
+    match mount_around(&path, table) {
         Some(mount) if mount.mountpoint != path && is_ours(mount) => ControlError::InsideMount {
             path,
             mount: mount.mountpoint.clone(),

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use mobifs_engine::{AppPolicy, TransactioningName};
-use mobifs_host::{MountEntry, mounts};
+use mobifs_host::{MountEntry, mount_around, mounts};
 use mobifs_steered::{Device, Directory, Steered};
 use mobifs_volume::bytes;
 use rustix::thread::{CapabilitySet, capabilities};
@@ -59,7 +59,7 @@ pub fn examine(
     };
     let place = path.canonicalize().map_err(unreadable)?;
     let table = mounts().map_err(unreadable)?;
-    let mount = mount_of(&place, &table).ok_or_else(|| {
+    let mount = mount_around(&place, &table).ok_or_else(|| {
         unreadable(io::Error::new(
             io::ErrorKind::NotFound,
             "no mount of this process has it",
@@ -141,15 +141,6 @@ pub fn examine_only(
     }
     found.only = places;
     Ok(found)
-}
-
-/// The mount that a path lies in: of those that are above it the nearest, and of several at the same
-/// place the last.
-fn mount_of<'t>(path: &Path, table: &'t [MountEntry]) -> Option<&'t MountEntry> {
-    let above = table
-        .iter()
-        .filter(|mount| path.starts_with(&mount.mountpoint));
-    above.max_by_key(|mount| mount.mountpoint.components().count())
 }
 
 /// A filesystem that may be steered, and what is to be promised.
@@ -404,35 +395,6 @@ fn is_permitted() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn mount(id: u64, mountpoint: &str) -> MountEntry {
-        MountEntry {
-            id,
-            parent_id: 1,
-            root: "/".into(),
-            mountpoint: mountpoint.into(),
-            kind: "ext4".to_owned(),
-            source: "/dev/x".into(),
-            device_major: 8,
-            device_minor: 1,
-            user_id: None,
-        }
-    }
-
-    #[test]
-    fn the_nearest_mount_and_of_several_the_last_has_a_path() {
-        let table = [
-            mount(1, "/"),
-            mount(2, "/a"),
-            mount(3, "/a/b"),
-            mount(4, "/a"),
-        ];
-        let found = |path: &str| mount_of(Path::new(path), &table).unwrap().id;
-        assert_eq!(
-            [found("/"), found("/ab"), found("/a/c"), found("/a/b/x")],
-            [1, 1, 4, 3]
-        );
-    }
 
     #[test]
     fn every_reason_is_one_sentence() {

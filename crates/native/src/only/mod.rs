@@ -11,11 +11,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use mobifs_host::{MountEntry, runtime_directory};
+use mobifs_host::MountEntry;
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::{Deserialize, Serialize};
 
 use crate::filesystem::{Ext4, Filesystem};
+use crate::note::{NoteError, NoteFile};
 use flag::{Marked, Tree};
 
 /// Why some directories of a filesystem cannot be steered, in one sentence each.
@@ -70,6 +71,9 @@ pub enum OnlyObstacle {
     },
 }
 
+/// Which note it is.
+const NOTE: &str = "-only";
+
 /// Why flags were not set or taken away.
 #[derive(Debug, thiserror::Error)]
 pub enum OnlyError {
@@ -94,26 +98,20 @@ pub enum OnlyError {
         source: io::Error,
     },
     /// What is to be undone cannot be noted.
-    #[error("cannot note the directories that are steered in {file}: {source}", file = file.display())]
-    Note {
-        /// The file.
-        file: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Note(#[from] NoteError),
 }
 
 /// The directories that are steered, from when they are marked until that is undone.
 #[derive(Debug)]
 pub(crate) struct Only {
     directories: Vec<PathBuf>,
-    note: PathBuf,
+    note: NoteFile,
 }
 
 /// What is noted for whoever restores what a daemon has left that was killed.
 #[derive(Debug, Serialize, Deserialize)]
 struct Note {
-    mount_id: u64,
     directories: Vec<PathBuf>,
 }
 
@@ -197,20 +195,17 @@ impl Only {
     pub(crate) fn begin(mount: &MountEntry, directories: &[PathBuf]) -> Result<Self, OnlyError> {
         let only = Self {
             directories: directories.to_vec(),
-            note: note_file(mount)?,
+            note: NoteFile::of(mount, NOTE)?,
         };
         // One that a killed daemon has left, and that is not steered any more.
-        if let Some(left) = read_note(&only.note, mount) {
-            let stays = |directory: &PathBuf| !only.directories.contains(directory);
-            undo(
-                &left
-                    .directories
-                    .into_iter()
-                    .filter(stays)
-                    .collect::<Vec<_>>(),
-            )?;
+        if let Some(mut left) = only.note.read::<Note>() {
+            left.directories
+                .retain(|directory| !only.directories.contains(directory));
+            undo(&left.directories)?;
         }
-        only.write_note(mount)?;
+        only.note.write(&Note {
+            directories: only.directories.clone(),
+        })?;
         let marked = only.mark();
         if marked.is_err() {
             let _undone = only.restore();
@@ -237,28 +232,13 @@ impl Only {
         Ok(())
     }
 
-    fn write_note(&self, mount: &MountEntry) -> Result<(), OnlyError> {
-        let failed = |source| OnlyError::Note {
-            file: self.note.clone(),
-            source,
-        };
-        let note = Note {
-            mount_id: mount.id,
-            directories: self.directories.clone(),
-        };
-        let text = serde_json::to_vec(&note).map_err(|error| failed(error.into()))?;
-        let new = self.note.with_extension("new");
-        fs::write(&new, text).map_err(failed)?;
-        fs::rename(&new, &self.note).map_err(failed)
-    }
-
     /// Takes the flags away that were set, as far as that is possible.
     ///
     /// # Errors
     /// [`OnlyError`]: some stay.
     pub(crate) fn restore(&self) -> Result<(), OnlyError> {
         undo(&self.directories)?;
-        let _removed = fs::remove_file(&self.note);
+        self.note.remove();
         Ok(())
     }
 
@@ -290,10 +270,10 @@ impl Only {
 /// # Errors
 /// [`OnlyError`]: some stay.
 pub fn unmark_after_daemon(mount: &MountEntry) -> Result<(), OnlyError> {
-    let file = note_file(mount)?;
-    if let Some(note) = read_note(&file, mount) {
+    let file = NoteFile::of(mount, NOTE)?;
+    if let Some(note) = file.read::<Note>() {
         undo(&note.directories)?;
-        let _removed = fs::remove_file(&file);
+        file.remove();
     }
     Ok(())
 }
@@ -313,21 +293,4 @@ fn undo(directories: &[PathBuf]) -> Result<(), OnlyError> {
         }
     }
     failed.map_or(Ok(()), Err)
-}
-
-fn note_file(mount: &MountEntry) -> Result<PathBuf, OnlyError> {
-    let name = format!(
-        "steer-{}-{}-only.json",
-        mount.device_major, mount.device_minor
-    );
-    let directory = runtime_directory().map_err(|source| OnlyError::Note {
-        file: PathBuf::from(&name),
-        source,
-    })?;
-    Ok(directory.join(name))
-}
-
-fn read_note(file: &Path, mount: &MountEntry) -> Option<Note> {
-    let note: Note = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
-    (note.mount_id == mount.id).then_some(note)
 }

@@ -14,6 +14,7 @@ use mobifs_trace::DeviceState;
 use super::SimulationError;
 use super::device::Storage;
 use super::journal::Transaction;
+use super::machine::machine_event;
 use super::outcome::{AtRisk, FlushReason, Outcome};
 use super::stream::{Action, AppNumber, NameNumber, ObjectNumber, Step, Stream};
 use super::written::WrittenPages;
@@ -233,14 +234,8 @@ impl<'s> EngineRun<'s> {
 
     /// What a mount does on this event.
     fn device_state(&mut self, state: DeviceState) -> Result<(), SimulationError> {
-        let event = match state {
-            DeviceState::ScreenOn => MachineEvent::ScreenOn,
-            DeviceState::ScreenOff => MachineEvent::ScreenOff,
-            DeviceState::Suspend | DeviceState::Shutdown => MachineEvent::PowerGoes,
-            DeviceState::BatteryLow => MachineEvent::BatteryLow,
-            DeviceState::BatteryOk => MachineEvent::BatteryOk,
-            // Nothing happened meanwhile, and there is nothing to undo.
-            DeviceState::Resume => return Ok(()),
+        let Some(event) = machine_event(state) else {
+            return Ok(());
         };
         let must_commit = self.pacing.machine_event(event);
         if matches!(event, MachineEvent::BatteryLow | MachineEvent::BatteryOk) {

@@ -15,6 +15,7 @@ mod frontier;
 mod generated_users;
 mod groups;
 mod journal;
+mod machine;
 mod native;
 mod outcome;
 mod page_cache;

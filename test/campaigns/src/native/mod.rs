@@ -1,6 +1,6 @@
 //! Power cuts of filesystems of the kernel that are steered (`mobifs steer`).
 //!
-//! * [`writers`]: the programs that write, and what is left of them;
+//! * [`writers`]: the programs that write, and how their state after a cut is checked;
 //! * `setting`, `session`: some of them on a served device that records everything, while the daemon
 //!   commits, is killed or is not run;
 //! * `oracle`: what a power cut may leave, defined exactly;

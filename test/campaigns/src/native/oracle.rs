@@ -156,7 +156,7 @@ impl Judgement {
         }
     }
 
-    /// A writer, and what is left of it.
+    /// A writer, and the state that the cut left.
     fn hear(&mut self, log: &Log, found: Option<Found>) {
         let cut_ns = self.promise.cut_ns;
         let returned = log.last_returned(cut_ns);

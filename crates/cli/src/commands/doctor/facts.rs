@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use mobifs_daemon::{Code, Failure, check_store};
-use mobifs_host::{MountEntry, mounts};
+use mobifs_host::{MountEntry, mount_around, mounts};
 use mobifs_native::{AppPolicy, Examination, examine};
 use mobifs_store::PosixLower;
 use rustix::fs::{Access, access};
@@ -56,10 +56,7 @@ impl Facts {
             return Err(failed(&"it is not a directory"));
         }
         let table = mounts().map_err(|error| failed(&error))?;
-        let above = table
-            .iter()
-            .filter(|mount| path.starts_with(&mount.mountpoint));
-        let mount = above.max_by_key(|mount| mount.mountpoint.components().count());
+        let mount = mount_around(&path, &table);
         let mount = mount.ok_or_else(|| failed(&"no mount of this process has it"))?;
         let is_in_mount = mount.has_subtype("mobifs");
         Ok(Self {

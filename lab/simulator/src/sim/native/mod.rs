@@ -20,6 +20,7 @@ use mobifs_trace::DeviceState;
 use super::SimulationError;
 use super::device::{Flush, FlushShape, Storage};
 use super::dirty::Dirty;
+use super::machine::machine_event;
 use super::outcome::{FlushReason, Outcome};
 use super::stream::{Action, AppNumber, ObjectNumber, PageChange, Step, Stream};
 use checkpoint::{Checkpoint, TRANSACTION_BLOCKS_MAX};
@@ -257,14 +258,8 @@ impl<'s> NativeRun<'s> {
     }
 
     fn device_state(&mut self, now_ns: u64, state: DeviceState) -> Result<(), SimulationError> {
-        let event = match state {
-            DeviceState::ScreenOn => MachineEvent::ScreenOn,
-            DeviceState::ScreenOff => MachineEvent::ScreenOff,
-            DeviceState::Suspend | DeviceState::Shutdown => MachineEvent::PowerGoes,
-            DeviceState::BatteryLow => MachineEvent::BatteryLow,
-            DeviceState::BatteryOk => MachineEvent::BatteryOk,
-            // Nothing happened meanwhile, and there is nothing to undo.
-            DeviceState::Resume => return Ok(()),
+        let Some(event) = machine_event(state) else {
+            return Ok(());
         };
         if self.steering.machine_event(now_ns, event) {
             self.commit_for_daemon(now_ns)?;
