@@ -1,8 +1,8 @@
 //! A process beside the daemon that lets apps go on if the daemon cannot: because it was killed, or
 //! because it waits for something longer than it may.
 //!
-//! The daemon notes the groups, tells the guard, waits for its answer, and only then lets them stand
-//! still. The guard knows that the daemon is gone when the pipe between them ends.
+//! The daemon notes the groups, sends a message to the guard, waits for its answer, and only then lets
+//! them stand still. The guard knows that the daemon is gone when the pipe between them ends.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use mobifs_steered::Standstill;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::retry_on_intr;
 
 /// Groups are about to stand still; and what the guard answers.
 const BEGIN: u8 = b'b';
@@ -62,7 +62,7 @@ impl Guard {
     /// # Errors
     /// It is gone.
     pub(super) fn begin(&mut self) -> io::Result<()> {
-        self.tell(BEGIN)?;
+        self.send(BEGIN)?;
         self.from.read_exact(&mut [0])
     }
 
@@ -71,12 +71,12 @@ impl Guard {
     /// # Errors
     /// It is gone.
     pub(super) fn end(&mut self) -> io::Result<()> {
-        self.tell(END)
+        self.send(END)
     }
 
-    fn tell(&mut self, what: u8) -> io::Result<()> {
+    fn send(&mut self, message: u8) -> io::Result<()> {
         let to = self.to.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        to.write_all(&[what])
+        to.write_all(&[message])
     }
 }
 
@@ -90,7 +90,7 @@ impl Drop for Guard {
 /// The guard's whole life; `note` is where the daemon notes what stands still.
 ///
 /// # Errors
-/// It cannot read what the daemon tells it.
+/// It cannot read the daemon's messages.
 pub fn guard(note: &Path) -> io::Result<()> {
     let _named = rustix::thread::set_name(c"mobifs-thaw");
     let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
@@ -106,10 +106,10 @@ pub fn guard(note: &Path) -> io::Result<()> {
             is_late = true;
             continue;
         }
-        let mut told = [0];
-        match input.read(&mut told) {
+        let mut message = [0];
+        match input.read(&mut message) {
             Ok(0) => break,
-            Ok(_) if told == [BEGIN] => {
+            Ok(_) if message == [BEGIN] => {
                 watched = Standstill::read(note);
                 is_late = false;
                 output.write_all(&[BEGIN])?;
@@ -133,9 +133,6 @@ fn is_readable(input: &io::StdinLock<'_>, limit: Option<Duration>) -> io::Result
         tv_nsec: limit.subsec_nanos().into(),
     });
     let mut descriptors = [PollFd::from_borrowed_fd(input.as_fd(), PollFlags::IN)];
-    match poll(&mut descriptors, timeout.as_ref()) {
-        Ok(count) => Ok(count > 0),
-        Err(Errno::INTR) => is_readable(input, limit),
-        Err(errno) => Err(errno.into()),
-    }
+    let count = retry_on_intr(|| poll(&mut descriptors, timeout.as_ref()))?;
+    Ok(count > 0)
 }

@@ -14,7 +14,7 @@ use super::guard::Guard;
 const LOOK: Duration = Duration::from_micros(200);
 /// A part of the limit is for coming to stand still: apps that do not are not waited for.
 const COMING_PART: u32 = 4;
-/// Without an answer yet: never.
+/// Apps have not stood still yet.
 const NEVER: u64 = u64::MAX;
 
 /// Lets the apps that `mobifs run` has started stand still.
@@ -105,8 +105,8 @@ impl mobifs_history::Standstill for Pause {
         standstill.end();
         let stood_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(NEVER - 1);
         self.last_ms.store(stood_ms, Ordering::Relaxed);
-        let told = held.guard.as_mut().map(Guard::end);
-        if !matches!(told, Some(Ok(()))) {
+        let reached = held.guard.as_mut().map(Guard::end);
+        if !matches!(reached, Some(Ok(()))) {
             held.guard = None;
         }
         let _removed = std::fs::remove_file(&self.note);
