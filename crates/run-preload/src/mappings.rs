@@ -2,13 +2,14 @@
 //!
 //! Stores into them need calls for durability that wait (`Decisions::may_store` says why). Looking for
 //! such mappings at each call would take longer than the call, so that is done only by processes that
-//! have mapped a file which they can write, as few do.
+//! have mapped a file which they can write, as few do, and by all once the supervisor has seen one do so.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd as _;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use mobifs_steered::{MappedFiles, is_order_kept};
+use mobifs_steered::{MAPPING_FLAG_ENVIRONMENT, MappedFiles, MappingFlag, is_order_kept};
 use rustix::fs::{OFlags, fcntl_getfl, readlinkat_raw};
 use rustix::io::Errno;
 
@@ -22,9 +23,27 @@ const NAME_BYTES_MAX: usize = 4096;
 /// The process has mapped a file that it can write. A child that it forks knows that, too.
 static HAS_MAPPED: AtomicBool = AtomicBool::new(false);
 
+/// The supervisor's flag, which tells of mappings that are made by direct system calls.
+static FLAG: AtomicPtr<MappingFlag> = AtomicPtr::new(null_mut());
+
+/// Finds the supervisor's flag, if there is a supervisor. Where the flag cannot be seen, as in another
+/// root or by another user, each call looks for mappings.
+pub(crate) fn set_up() {
+    let Some(address) = std::env::var_os(MAPPING_FLAG_ENVIRONMENT) else {
+        return;
+    };
+    match address.to_str().and_then(MappingFlag::open) {
+        Some(flag) => FLAG.store(Box::leak(Box::new(flag)), Ordering::Release),
+        None => HAS_MAPPED.store(true, Ordering::Release),
+    }
+}
+
 /// Whether the process can change files of steered filesystems by storing into memory.
 pub(crate) fn may_store() -> bool {
-    HAS_MAPPED.load(Ordering::Acquire) && decisions().may_store(MappedFiles::own())
+    // SAFETY: the pointer is null or of a value that is never dropped.
+    let flag = unsafe { FLAG.load(Ordering::Acquire).as_ref() };
+    let may_have = HAS_MAPPED.load(Ordering::Acquire) || flag.is_some_and(MappingFlag::is_set);
+    may_have && decisions().may_store(MappedFiles::own())
 }
 
 /// Whether what is mapped so may change a file whose order matters. Protection is not looked at: it

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use mobifs_steered::{Decisions, Directory};
 use rustix::io::Errno;
 
-use crate::next;
+use crate::{mappings, next};
 
 /// Set by `mobifs run --unsafe`.
 const UNSAFE_ENVIRONMENT: &str = "MOBIFS_RUN_UNSAFE";
@@ -22,6 +22,7 @@ static AT_LOAD: extern "C" fn() = set_up;
 
 extern "C" fn set_up() {
     next::find_all();
+    mappings::set_up();
     let is_unsafe = std::env::var_os(UNSAFE_ENVIRONMENT).is_some_and(|value| value == "1");
     let chosen: &'static Decisions = if is_unsafe {
         &UNSAFE

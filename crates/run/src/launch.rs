@@ -9,7 +9,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
-use mobifs_steered::{Decisions, Device, Directory, Steered};
+use mobifs_steered::{
+    Decisions, Device, Directory, MAPPING_FLAG_ENVIRONMENT, MappingFlag, Steered,
+};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -175,7 +177,8 @@ impl Run {
         let _watcher = if self.mechanism == Mechanism::Preload {
             Group::enter_watched(&self.app)
         } else {
-            self.install_supervisor(directory, report)?;
+            let mappings = self.install_supervisor(directory, report)?;
+            environment.push((MAPPING_FLAG_ENVIRONMENT, mappings));
             None
         };
         self.become_command(&environment)
@@ -199,11 +202,12 @@ impl Run {
         Ok(library)
     }
 
+    /// Returns the address of its [`MappingFlag`].
     fn install_supervisor(
         &self,
         directory: Directory,
         report: &dyn Fn(&str),
-    ) -> Result<(), RunError> {
+    ) -> Result<OsString, RunError> {
         if ARCHITECTURES.is_empty() || !is_available() {
             return Err(RunError::NoSeccomp);
         }
@@ -335,25 +339,35 @@ fn exec(words: &[CString], variables: &[CString]) -> io::Error {
 
 /// The supervisor's whole life. It ends if it gets no listener.
 fn supervise(socket: OwnedFd, decisions: Decisions) {
-    let Ok((listener, calls_are_kept, path)) = receive(&socket) else {
+    // Where there is no flag, the library in the programs finds none, and looks at each call. The
+    // programs find it as long as this process has its file open.
+    let (flag, _file, address) = match MappingFlag::create() {
+        Ok((flag, file, address)) => (Some(flag), Some(file), address),
+        Err(_) => (None, None, NO_FLAG.to_owned()),
+    };
+    let Ok((listener, calls_are_kept, path)) = receive(&socket, &address) else {
         return;
     };
     drop(socket);
-    supervisor::serve(Listener::new(listener), decisions, calls_are_kept);
+    supervisor::serve(Listener::new(listener), decisions, calls_are_kept, flag);
     if !path.is_empty() {
         Group::at(path.into()).remove();
     }
 }
 
+/// In the place of an address.
+const NO_FLAG: &str = "-";
+const ADDRESS_BYTES_MAX: usize = 256;
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Gives the supervisor the listener, and waits until it has it.
+/// Gives the supervisor the listener, and waits until it has it. What it answers is the address of its
+/// flag.
 fn hand_over(
     supervisor: &OwnedFd,
     listener: &OwnedFd,
     calls_are_kept: bool,
     path: &OsStr,
-) -> Result<(), Errno> {
+) -> Result<OsString, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let descriptors = [listener.as_fd()];
@@ -367,15 +381,15 @@ fn hand_over(
     };
     let message = [IoSlice::new(&flag), IoSlice::new(path)];
     sendmsg(supervisor, &message, &mut ancillary, SendFlags::NOSIGNAL)?;
-    let mut answer = [0];
+    let mut answer = [0; ADDRESS_BYTES_MAX];
     match rustix::io::read(supervisor, &mut answer)? {
         0 => Err(Errno::CONNRESET),
-        _ => Ok(()),
+        length => Ok(OsStr::from_bytes(answer.get(..length).unwrap_or_default()).to_owned()),
     }
 }
 
 /// The supervisor's side.
-fn receive(socket: &OwnedFd) -> Result<(OwnedFd, bool, OsString), Errno> {
+fn receive(socket: &OwnedFd, address: &str) -> Result<(OwnedFd, bool, OsString), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let (mut flag, mut path) = ([0], [0; PATH_BYTES_MAX]);
@@ -387,7 +401,7 @@ fn receive(socket: &OwnedFd) -> Result<(OwnedFd, bool, OsString), Errno> {
         _ => None,
     });
     let listener = listener.ok_or(Errno::BADMSG)?;
-    rustix::io::write(socket, &[1])?;
+    rustix::io::write(socket, address.as_bytes())?;
     let path = path.get(..received.bytes.saturating_sub(1)).unwrap_or(&[]);
     Ok((listener, flag == [1], OsString::from_vec(path.to_vec())))
 }

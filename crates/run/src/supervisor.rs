@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mobifs_steered::{Decisions, MappedFiles, is_order_kept};
+use mobifs_steered::{Decisions, MappedFiles, MappingFlag, is_order_kept};
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::calls::{Kind, kind_of};
@@ -40,10 +40,17 @@ struct Shared {
     /// A process has mapped a file that it can write: from then on, who makes a call for durability is
     /// asked what it has mapped.
     has_mapped: AtomicBool,
+    /// Where the library in the processes sees that.
+    mappings: Option<MappingFlag>,
 }
 
 /// Answers calls until no process is left that could make one.
-pub(crate) fn serve(listener: Listener, decisions: Decisions, calls_are_kept: bool) {
+pub(crate) fn serve(
+    listener: Listener,
+    decisions: Decisions,
+    calls_are_kept: bool,
+    mappings: Option<MappingFlag>,
+) {
     let shared = Arc::new(Shared {
         listener,
         decisions,
@@ -51,6 +58,7 @@ pub(crate) fn serve(listener: Listener, decisions: Decisions, calls_are_kept: bo
         is_restricted: AtomicBool::new(false),
         jobs: AtomicUsize::new(0),
         has_mapped: AtomicBool::new(false),
+        mappings,
     });
     let mut threads = Threads::default();
     let mut failures = 0;
@@ -105,7 +113,7 @@ impl Shared {
                 Answer::Continue
             }
             Kind::OldMap => {
-                self.has_mapped.store(true, Ordering::Release);
+                self.note_mapping();
                 Answer::Continue
             }
             Kind::Restrict => {
@@ -132,7 +140,14 @@ impl Shared {
             Some(Found::Seen(file)) => is_order_kept(name_of(&file).as_bytes()),
         };
         if may_change {
-            self.has_mapped.store(true, Ordering::Release);
+            self.note_mapping();
+        }
+    }
+
+    fn note_mapping(&self) {
+        self.has_mapped.store(true, Ordering::Release);
+        if let Some(flag) = &self.mappings {
+            flag.set();
         }
     }
 

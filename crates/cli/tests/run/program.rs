@@ -503,7 +503,7 @@ fn sync_with_mapping(name: &str, path: &Path, round: u32) -> Result<(), Error> {
     let (shared, number) = (libc::MAP_SHARED, mapped.as_raw_fd());
     // SAFETY: a mapping of a file that is as long, taken away at the end.
     unsafe {
-        let start = if raw.is_empty() {
+        let start = if raw.is_empty() && kind != "direct-mapped" {
             libc::mmap(null_mut(), BYTES, protection, shared, number, 0)
         } else {
             let none = null_mut::<libc::c_void>();
