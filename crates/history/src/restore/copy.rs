@@ -13,8 +13,11 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
+use mobifs_host::Descent;
+
 use super::RestoreError;
 use super::metadata::{self, Entry, Refused, libc_mode};
+use super::removal::c_name;
 use crate::btrfs::EMPTY_SUBVOLUME_INODE;
 
 /// Copied at a time where content cannot be shared.
@@ -39,12 +42,44 @@ pub struct Report {
     pub refused_count: u64,
 }
 
-/// A directory whose copy is under way.
+/// A directory whose copy is under way, in the original and in the copy.
 struct Open {
-    source: OwnedFd,
-    target: OwnedFd,
+    source: Descent,
+    target: Descent,
+    /// The directories from the top, which has no name, to this one.
+    levels: Vec<Level>,
+}
+
+/// One of them.
+struct Level {
+    name: CString,
+    /// What is still to be copied, taken from the end.
     entries: Vec<CString>,
-    path: PathBuf,
+}
+
+impl Open {
+    /// The path from the top.
+    fn path(&self) -> PathBuf {
+        let names = self.levels.iter().skip(1);
+        names
+            .map(|level| OsStr::from_bytes(level.name.to_bytes()))
+            .collect()
+    }
+
+    /// Goes into a directory that is there in both.
+    fn enter(&mut self, name: CString) -> Result<(), Errno> {
+        self.source.enter(&name)?;
+        self.target.enter(&name)?;
+        let entries = entries_of(self.source.directory())?;
+        self.levels.push(Level { name, entries });
+        Ok(())
+    }
+
+    /// Goes back to the one above; `false` at the top.
+    fn leave(&mut self) -> Result<bool, Errno> {
+        self.levels.pop();
+        Ok(self.source.leave()? && self.target.leave()?)
+    }
 }
 
 /// Copies what is in a directory, and what the directory has beside that, to an empty one.
@@ -62,40 +97,61 @@ pub(super) fn copy_tree(
         links: HashMap::new(),
         report: Report::default(),
     };
+    let top = Path::new(".");
     let again = |directory: &OwnedFd| {
-        open_directory(directory, c".").map_err(|errno| failed("open", Path::new("."), errno))
+        let opened = openat(directory, c".", directory_flags(), Mode::empty());
+        opened.map_err(|errno| failed("open", top, errno))
     };
-    copy.refuse(Path::new("."), metadata::copy_flags_before(source, target));
-    let mut open = vec![copy.open(again(source)?, again(target)?, PathBuf::new())?];
-    if let (Some(top), Some(without)) = (open.first_mut(), without) {
-        top.entries
-            .retain(|name| name.to_bytes() != without.as_bytes());
+    let mut entries = entries_of(source).map_err(|errno| failed("read", top, errno))?;
+    if let Some(without) = without {
+        entries.retain(|name| name.to_bytes() != without.as_bytes());
     }
-    while let Some(directory) = open.last_mut() {
-        if let Some(name) = directory.entries.pop() {
-            let path = directory.path.join(OsStr::from_bytes(name.to_bytes()));
-            if let Some((source, target)) = copy.entry(directory, &name, &path)? {
-                open.push(copy.open(source, target, path)?);
-            }
+    copy.begin_directory(source, target, top);
+    let mut open = Open {
+        source: Descent::new(again(source)?),
+        target: Descent::new(again(target)?),
+        levels: vec![Level {
+            name: CString::default(),
+            entries,
+        }],
+    };
+    while let Some(level) = open.levels.last_mut() {
+        if let Some(name) = level.entries.pop() {
+            copy.entry(&mut open, name)?;
             continue;
         }
         // Its times are those of the snapshot when nothing is put into it any more.
-        if let Some(whole) = open.pop() {
-            let stat =
-                fstat(&whole.source).map_err(|errno| failed("examine", &whole.path, errno))?;
-            copy.finish_directory(&whole, &stat)?;
+        let path = open.path();
+        copy.finish_directory(&open, &path)?;
+        let left = open
+            .leave()
+            .map_err(|errno| failed("go back from", &path, errno))?;
+        if !left {
+            break;
         }
     }
     Ok(copy.report)
 }
 
-fn failed(what: &'static str, path: &Path, errno: Errno) -> RestoreError {
-    RestoreError::of(what, path, errno)
+/// The names in a directory, the last one first.
+fn entries_of(directory: &OwnedFd) -> Result<Vec<CString>, Errno> {
+    let mut entries = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            entries.push(entry.file_name().to_owned());
+        }
+    }
+    entries.sort_unstable_by(|one, other| other.cmp(one));
+    Ok(entries)
 }
 
-fn open_directory(directory: &OwnedFd, name: &CStr) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    openat(directory, name, flags, Mode::empty())
+fn directory_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW
+}
+
+fn failed(what: &'static str, path: &Path, errno: Errno) -> RestoreError {
+    RestoreError::of(what, path, errno)
 }
 
 struct Copy<'a> {
@@ -106,71 +162,66 @@ struct Copy<'a> {
 }
 
 impl Copy<'_> {
-    fn open(
-        &mut self,
-        source: OwnedFd,
-        target: OwnedFd,
-        path: PathBuf,
-    ) -> Result<Open, RestoreError> {
-        let unreadable = |errno| failed("read", &path, errno);
-        let mut entries = Vec::new();
-        for entry in Dir::read_from(&source).map_err(unreadable)? {
-            let entry = entry.map_err(unreadable)?;
-            if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-                entries.push(entry.file_name().to_owned());
-            }
-        }
-        // They are taken from the end.
-        entries.sort_unstable_by(|one, other| other.cmp(one));
+    /// What is made in a directory takes after it.
+    fn begin_directory(&mut self, source: &OwnedFd, target: &OwnedFd, path: &Path) {
         self.report.entries += 1;
-        Ok(Open {
-            source,
-            target,
-            entries,
-            path,
-        })
+        self.refuse(path, metadata::copy_flags_before(source, target));
     }
 
-    /// Copies an entry; a directory is still to be filled.
-    fn entry(
-        &mut self,
-        directory: &Open,
-        name: &CStr,
-        path: &Path,
-    ) -> Result<Option<(OwnedFd, OwnedFd)>, RestoreError> {
-        let (source, target) = (&directory.source, &directory.target);
-        let stat = statat(source, name, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|errno| failed("examine", path, errno))?;
-        let kind = stat.st_mode & libc_mode::KIND;
-        if kind == libc_mode::DIRECTORY {
-            if stat.st_ino == EMPTY_SUBVOLUME_INODE {
-                self.report.nested.push(path.to_owned());
-                return Ok(None);
-            }
-            let made = mkdirat(target, name, Mode::RWXU)
-                .and_then(|()| Ok((open_directory(source, name)?, open_directory(target, name)?)));
-            let (source, target) = made.map_err(|errno| failed("copy", path, errno))?;
-            // What is made in it takes after it.
-            self.refuse(path, metadata::copy_flags_before(&source, &target));
-            return Ok(Some((source, target)));
+    /// Copies an entry; of a directory what is in it comes next.
+    fn entry(&mut self, open: &mut Open, name: CString) -> Result<(), RestoreError> {
+        let path = open.path().join(OsStr::from_bytes(name.to_bytes()));
+        let (source, target) = (open.source.directory(), open.target.directory());
+        let stat = statat(source, &name, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| failed("examine", &path, errno))?;
+        if stat.st_mode & libc_mode::KIND != libc_mode::DIRECTORY {
+            return self.single((source, target), &name, &stat, &path);
         }
+        if stat.st_ino == EMPTY_SUBVOLUME_INODE {
+            self.report.nested.push(path);
+            return Ok(());
+        }
+        let made = mkdirat(target, &name, Mode::RWXU).and_then(|()| open.enter(name));
+        made.map_err(|errno| failed("copy", &path, errno))?;
+        self.begin_directory(open.source.directory(), open.target.directory(), &path);
+        Ok(())
+    }
+
+    /// Everything but directories.
+    fn single(
+        &mut self,
+        (source, target): (&OwnedFd, &OwnedFd),
+        name: &CStr,
+        stat: &Stat,
+        path: &Path,
+    ) -> Result<(), RestoreError> {
         self.report.entries += 1;
         if stat.st_nlink > 1 {
             if let Some(first) = self.links.get(&stat.st_ino) {
-                linkat(self.root, first, target, name, AtFlags::empty())
-                    .map_err(|errno| failed("link", path, errno))?;
-                return Ok(None);
+                return self
+                    .link(first, target, name)
+                    .map_err(|errno| failed("link", path, errno));
             }
             self.links.insert(stat.st_ino, path.to_owned());
         }
-        let done = if kind == libc_mode::PLAIN {
-            self.file((source, target), name, &stat, path)
+        let done = if stat.st_mode & libc_mode::KIND == libc_mode::PLAIN {
+            self.file((source, target), name, stat, path)
         } else {
-            other(source, target, name, &stat)
+            other(source, target, name, stat)
         };
         done.map_err(|errno| failed("copy", path, errno))?;
-        self.metadata(source, target, name, &stat, path)?;
-        Ok(None)
+        self.metadata(source, target, name, stat, path)
+    }
+
+    /// Another name for a file whose first name is at this path, which may be longer than the kernel
+    /// takes.
+    fn link(&self, first: &Path, target: &OwnedFd, name: &CStr) -> Result<(), Errno> {
+        let mut place = Descent::new(openat(self.root, c".", directory_flags(), Mode::empty())?);
+        for part in first.parent().into_iter().flatten() {
+            place.enter(&c_name(part)?)?;
+        }
+        let own = first.file_name().ok_or(Errno::INVAL)?;
+        linkat(place.directory(), own, target, name, AtFlags::empty())
     }
 
     fn file(
@@ -200,10 +251,11 @@ impl Copy<'_> {
         Ok(())
     }
 
-    fn finish_directory(&mut self, whole: &Open, stat: &Stat) -> Result<(), RestoreError> {
-        let refused = metadata::copy_flags_after(&whole.source, &whole.target);
-        self.refuse(&whole.path, refused);
-        self.metadata(&whole.source, &whole.target, c".", stat, &whole.path)
+    fn finish_directory(&mut self, open: &Open, path: &Path) -> Result<(), RestoreError> {
+        let (source, target) = (open.source.directory(), open.target.directory());
+        let stat = fstat(source).map_err(|errno| failed("examine", path, errno))?;
+        self.refuse(path, metadata::copy_flags_after(source, target));
+        self.metadata(source, target, c".", &stat, path)
     }
 
     fn metadata(

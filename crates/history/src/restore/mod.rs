@@ -2,6 +2,7 @@
 
 mod copy;
 mod metadata;
+mod removal;
 mod users;
 
 use std::ffi::{OsStr, OsString};
@@ -17,6 +18,7 @@ use rustix::io::Errno;
 
 pub use copy::Report;
 use copy::copy_tree;
+use removal::remove_tree;
 pub use users::User;
 use users::first_user;
 
@@ -132,7 +134,8 @@ pub fn checked_name(name: &Path) -> Result<&Path, RestoreError> {
 }
 
 /// Copies a directory of a snapshot, or all of it, to a place where nothing is, or an empty
-/// directory; of all of it `without` an entry of this name. What is there is never incomplete: the copy gets its name when it is whole.
+/// directory; of all of it `without` an entry of this name. What is there is never incomplete: the copy
+/// gets its name when it is whole.
 ///
 /// # Errors
 /// [`RestoreError`]; nothing is left of the copy.
@@ -344,11 +347,9 @@ impl Place {
         };
         if Mark::is_on(&directory, path)? {
             tracing::info!(?path, "removing the copy of an interrupted restore");
-            return std::fs::remove_dir_all(path).map_err(|source| RestoreError::File {
-                what: "remove the copy of an interrupted restore",
-                path: path.to_owned(),
-                source,
-            });
+            let what = "remove the copy of an interrupted restore";
+            return remove_tree(&self.parent, part)
+                .map_err(|errno| RestoreError::of(what, path, errno));
         }
         // Killed before the mark was set, if it is empty.
         unlinkat(&self.parent, part, AtFlags::REMOVEDIR).map_err(|_| leftover())
@@ -356,8 +357,8 @@ impl Place {
 
     /// Removes a copy that this process has made.
     fn remove(&self, part: &OsStr) {
-        let path = self.parent_path.join(part);
-        if let Err(error) = std::fs::remove_dir_all(&path) {
+        if let Err(error) = remove_tree(&self.parent, part) {
+            let path = self.parent_path.join(part);
             tracing::warn!(?path, %error, "an incomplete copy cannot be removed");
         }
     }

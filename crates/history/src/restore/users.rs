@@ -1,14 +1,14 @@
 //! Who uses a tree: programs that have something of it open, mapped, or as their directory.
 
 use std::collections::HashSet;
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CString, OsStr};
 use std::fmt;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use mobifs_host::mounts;
+use mobifs_host::{Descent, mounts};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, fstat, openat, statat};
 use rustix::io::Errno;
 
@@ -79,39 +79,50 @@ fn files_of(directory: &OwnedFd, name: &OsStr) -> Result<Files, Errno> {
         return Ok(files);
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let opened = |directory: &OwnedFd, name: &CStr| -> Result<(OwnedFd, Dir), Errno> {
-        let opened = openat(directory, name, flags, Mode::empty())?;
-        let entries = Dir::read_from(&opened)?;
-        Ok((opened, entries))
-    };
-    let root = openat(directory, name, flags, Mode::empty())?;
-    let entries = Dir::read_from(&root)?;
-    let mut open = vec![(root, entries)];
-    while let Some((directory, entries)) = open.last_mut() {
-        let Some(entry) = entries.next() else {
-            open.pop();
+    let mut tree = Descent::new(openat(directory, name, flags, Mode::empty())?);
+    // Of each directory on the way, those in it that are still to be looked at.
+    let mut waiting = vec![look(tree.directory(), &mut files)?];
+    while let Some(level) = waiting.last_mut() {
+        let Some(name) = level.pop() else {
+            waiting.pop();
+            if !waiting.is_empty() {
+                tree.leave()?;
+            }
             continue;
         };
+        match tree.enter(&name) {
+            // Removed meanwhile.
+            Err(Errno::NOENT | Errno::NOTDIR) => continue,
+            entered => entered?,
+        }
+        // The root of a mount has another number than the directory that it covers.
+        let about = fstat(tree.directory())?;
+        files.insert((about.st_dev, about.st_ino));
+        waiting.push(look(tree.directory(), &mut files)?);
+    }
+    Ok(files)
+}
+
+/// Notes what is in a directory, and returns the directories in it.
+fn look(directory: &OwnedFd, files: &mut Files) -> Result<Vec<CString>, Errno> {
+    let mut directories = Vec::new();
+    for entry in Dir::read_from(directory)? {
         let entry = entry?;
         let name = entry.file_name();
         if matches!(name.to_bytes(), b"." | b"..") {
             continue;
         }
-        let stat = match statat(&*directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        let stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => continue,
             Err(errno) => return Err(errno),
         };
         files.insert((stat.st_dev, stat.st_ino));
         if stat.st_mode & libc_mode::KIND == libc_mode::DIRECTORY {
-            let inner = opened(directory, name)?;
-            // The root of a mount has another number than the directory that it covers.
-            let about = fstat(&inner.0)?;
-            files.insert((about.st_dev, about.st_ino));
-            open.push(inner);
+            directories.push(name.to_owned());
         }
     }
-    Ok(files)
+    Ok(directories)
 }
 
 /// Whether a process has one of these files. A process that ends meanwhile has none.

@@ -1,20 +1,33 @@
 //! Setting a flag on all files below a directory, and taking it away.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use mobifs_host::Descent;
 use rustix::fs::{
-    CWD, Dir, FileType, IFlags, Mode, OFlags, ResolveFlags, XattrFlags, fgetxattr, fremovexattr,
-    fsetxattr, fstat, ioctl_getflags, ioctl_setflags, openat2,
+    AtFlags, CWD, Dir, FileType, IFlags, Mode, OFlags, ResolveFlags, XattrFlags, fgetxattr,
+    fremovexattr, fsetxattr, fstat, ioctl_getflags, ioctl_setflags, openat2, statat,
 };
 use rustix::io::Errno;
 
 /// An attribute of a directory whose files were marked by this program: it lies in the filesystem, as the
 /// flags do, so that the daemon after a power cut knows that they are to be taken away.
 const ATTRIBUTE: &str = "trusted.mobifs.only";
+
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+/// What is renamed, replaced or mounted over meanwhile leads nowhere else.
+const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_XDEV)
+    .union(ResolveFlags::NO_MAGICLINKS);
+/// How often a tree is looked through whose directories are moved meanwhile.
+const WALKS_MAX: u32 = 8;
 
 /// A directory with all that is below it in its filesystem.
 pub(super) struct Tree {
@@ -34,11 +47,10 @@ pub(super) struct Marked {
 
 impl Tree {
     pub(super) fn open(directory: &Path) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let top = openat2(
             CWD,
             directory,
-            flags,
+            DIRECTORY,
             Mode::empty(),
             ResolveFlags::NO_MAGICLINKS,
         )?;
@@ -76,66 +88,98 @@ impl Tree {
 
     /// Sets or clears the flag on all directories, each before what is in it, and files.
     fn each(&self, is_on: bool) -> io::Result<Marked> {
+        for _ in 1..WALKS_MAX {
+            match self.walk(is_on) {
+                // A directory was moved while it was looked through: what is done already is passed
+                // over the next time.
+                Err(Errno::STALE) => {}
+                walked => return Ok(walked?),
+            }
+        }
+        Ok(self.walk(is_on)?)
+    }
+
+    fn walk(&self, is_on: bool) -> Result<Marked, Errno> {
         let mut marked = Marked::default();
-        let mut waiting = vec![PathBuf::from(".")];
-        while let Some(directory) = waiting.pop() {
-            if let Err(errno) = self.each_in(&directory, is_on, &mut waiting, &mut marked) {
-                marked.fails(&directory, errno);
+        let mut path = PathBuf::from(".");
+        let top = openat2(&self.top, c".", DIRECTORY, Mode::empty(), RESOLVE)?;
+        let mut tree = Descent::with(top, RESOLVE);
+        // Of each directory on the way, those in it that are still to be looked through.
+        let mut waiting = vec![self.each_in(tree.directory(), &path, is_on, &mut marked)];
+        while let Some(level) = waiting.last_mut() {
+            let Some(name) = level.pop() else {
+                waiting.pop();
+                path.pop();
+                if !waiting.is_empty() {
+                    tree.leave()?;
+                }
+                continue;
+            };
+            let inner = path.join(OsStr::from_bytes(name.to_bytes()));
+            match tree.enter(&name) {
+                Ok(()) => {
+                    path = inner;
+                    waiting.push(self.each_in(tree.directory(), &path, is_on, &mut marked));
+                }
+                Err(errno) => marked.fails(&inner, errno),
             }
         }
         Ok(marked)
     }
 
+    /// Sets or clears the flag on a directory and the files in it; returns the directories in it.
     fn each_in(
         &self,
-        directory: &Path,
+        directory: &OwnedFd,
+        path: &Path,
         is_on: bool,
-        waiting: &mut Vec<PathBuf>,
         marked: &mut Marked,
+    ) -> Vec<CString> {
+        let mut inner = Vec::new();
+        if let Err(errno) = self.try_each_in(directory, path, is_on, marked, &mut inner) {
+            marked.fails(path, errno);
+        }
+        inner
+    }
+
+    fn try_each_in(
+        &self,
+        directory: &OwnedFd,
+        path: &Path,
+        is_on: bool,
+        marked: &mut Marked,
+        inner: &mut Vec<CString>,
     ) -> Result<(), Errno> {
-        // What is renamed, replaced or mounted over meanwhile leads nowhere else.
-        let resolve = ResolveFlags::BENEATH
-            | ResolveFlags::NO_SYMLINKS
-            | ResolveFlags::NO_XDEV
-            | ResolveFlags::NO_MAGICLINKS;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let opened = openat2(&self.top, directory, flags, Mode::empty(), resolve)?;
-        set(&opened, is_on)?;
+        set(directory, is_on)?;
         marked.done += 1;
-        for entry in Dir::read_from(&opened)? {
+        for entry in Dir::read_from(directory)? {
             let entry = entry?;
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            let place = || directory.join(std::ffi::OsStr::from_bytes(name.to_bytes()));
-            let is_directory = match entry.file_type() {
-                FileType::Directory => true,
-                FileType::RegularFile => false,
-                FileType::Unknown => place().is_dir(),
-                _ => continue,
+            let kind = match entry.file_type() {
+                FileType::Unknown => kind_of(directory, name)?,
+                kind => kind,
             };
-            if is_directory {
-                waiting.push(place());
-                continue;
-            }
-            match self.set_file(&opened, &name.to_owned(), is_on, resolve) {
-                Ok(()) => marked.done += 1,
-                Err(errno) => marked.fails(&place(), errno),
+            match kind {
+                FileType::Directory => inner.push(name.to_owned()),
+                FileType::RegularFile => match self.set_file(directory, name, is_on) {
+                    Ok(()) => marked.done += 1,
+                    Err(errno) => {
+                        let place = path.join(OsStr::from_bytes(name.to_bytes()));
+                        marked.fails(&place, errno);
+                    }
+                },
+                _ => {}
             }
         }
         Ok(())
     }
 
-    fn set_file(
-        &self,
-        directory: &OwnedFd,
-        name: &CString,
-        is_on: bool,
-        resolve: ResolveFlags,
-    ) -> Result<(), Errno> {
+    fn set_file(&self, directory: &OwnedFd, name: &CStr, is_on: bool) -> Result<(), Errno> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = openat2(directory, name, flags, Mode::empty(), resolve)?;
+        let file = openat2(directory, name, flags, Mode::empty(), RESOLVE)?;
         let about = fstat(&file)?;
         if FileType::from_raw_mode(about.st_mode) != FileType::RegularFile
             || about.st_dev != self.device
@@ -144,6 +188,11 @@ impl Tree {
         }
         set(&file, is_on)
     }
+}
+
+fn kind_of(directory: &OwnedFd, name: &CStr) -> Result<FileType, Errno> {
+    let about = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(FileType::from_raw_mode(about.st_mode))
 }
 
 impl Marked {

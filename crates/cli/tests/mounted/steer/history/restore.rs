@@ -1,10 +1,12 @@
 //! The way back to a snapshot.
 
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use rustix::fs::{IFlags, XattrFlags, ioctl_getflags, lsetxattr};
+use mobifs_host::Descent;
+use rustix::fs::{AtFlags, IFlags, Mode, OFlags, XattrFlags, ioctl_getflags, lsetxattr};
 
 use super::super::{BTRFS, Disk, EXT4};
 use super::tree::{describe, make};
@@ -290,4 +292,63 @@ fn an_interrupted_restore_can_be_repeated() {
         part.to_str().unwrap(),
     ];
     fails(&restore(&disk, &words), 1, &["not an empty directory"]);
+}
+
+const LEVELS: usize = 3_000;
+
+/// The bottom of a tree that is deeper than any path, with one more name for the file at its top.
+fn deep(top: &Path, makes: bool) -> Descent {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let mut tree = Descent::new(rustix::fs::open(top, flags, Mode::empty()).unwrap());
+    for _ in 0..LEVELS {
+        if makes {
+            rustix::fs::mkdirat(tree.directory(), c"directory", Mode::RWXU).unwrap();
+        }
+        tree.enter(c"directory").unwrap();
+    }
+    tree
+}
+
+/// Two descriptors were taken for each level, and paths are no longer than 4096 bytes.
+#[test]
+fn a_tree_of_any_depth_is_restored() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    disk.steer(&keeping(20));
+    let app = disk.at.join("app");
+    fs::create_dir(&app).unwrap();
+    fs::write(app.join("zz"), "bottom and top").unwrap();
+    let bottom = deep(&app, true);
+    let top = fs::File::open(&app).unwrap();
+    rustix::fs::linkat(&top, c"zz", bottom.directory(), c"aa", AtFlags::empty()).unwrap();
+    drop((bottom, top));
+    sync(&disk);
+    let time = history(&disk.at).last().unwrap().time.clone();
+    let copy = disk.fixture.path("copy");
+    let words = [
+        "--at",
+        &time,
+        "--app",
+        "app",
+        "--to",
+        copy.to_str().unwrap(),
+    ];
+    succeeds(&restore(&disk, &words));
+    succeeds(&restore(
+        &disk,
+        &["--at", &time, "--app", "app", "--in-place"],
+    ));
+    for place in [&copy, &app] {
+        let inode = fs::metadata(place.join("zz")).unwrap().ino();
+        let bottom = deep(place, false);
+        let found = rustix::fs::statat(bottom.directory(), c"aa", AtFlags::empty()).unwrap();
+        assert_eq!(
+            (found.st_ino, found.st_nlink),
+            (inode, 2),
+            "{}",
+            place.display()
+        );
+    }
+    // As the test's own directory is removed at the end.
+    succeeds(&Command::new("rm").arg("-rf").arg(&copy).output().unwrap());
 }
