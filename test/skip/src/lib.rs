@@ -12,6 +12,7 @@
 
 use std::fmt::Display;
 use std::path::Path;
+use std::process::Command;
 
 /// The test cannot run here, and returns now.
 pub fn skip(reason: impl Display) {
@@ -54,6 +55,20 @@ fn why_not_root() -> Option<&'static str> {
     use std::os::unix::fs::MetadataExt as _;
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|about| about.uid() == 0);
     (!is_root).then_some("not root")
+}
+
+/// Runs a command that a test needs: why it fails here, if it does, in its own last words.
+pub fn why_fails(command: &mut Command) -> Option<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    match command.output() {
+        Err(error) => Some(format!("{program}: {error}")),
+        Ok(output) if output.status.success() => None,
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let last = said.trim().lines().next_back().unwrap_or_default();
+            Some(format!("{program}: {}, {last:?}", output.status))
+        }
+    }
 }
 
 /// Whether there is no obstacle; else the test is skipped.

@@ -24,8 +24,8 @@ pub(crate) fn put_store_on_sized(fixture: &mut Fixture, make: &[&str], bytes: u6
     let at = fixture.directory("disk");
     let mut mount = Command::new("mount");
     mount.args(["-o", "loop"]).arg(&image).arg(&at);
-    if !runs(Command::new(make[0]).args(&make[1..]).arg(&image)) || !runs(&mut mount) {
-        mobifs_skip::skip(format_args!("{make:?} or its mount fails here"));
+    let made = mobifs_skip::why_fails(Command::new(make[0]).args(&make[1..]).arg(&image));
+    if !mobifs_skip::can(made.or_else(|| mobifs_skip::why_fails(&mut mount))) {
         return false;
     }
     fixture.unmount_at_end(&at);

@@ -17,9 +17,8 @@ fn mounted(config: &str) -> Option<Fixture> {
         .set_len(BTRFS.mib << 20)
         .unwrap();
     let mut make = std::process::Command::new(BTRFS.make[0]);
-    let made = make.args(&BTRFS.make[1..]).arg(&image).output();
-    if !made.is_ok_and(|made| made.status.success()) {
-        mobifs_skip::skip("mkfs.btrfs fails here");
+    let make = make.args(&BTRFS.make[1..]).arg(&image);
+    if !mobifs_skip::can(mobifs_skip::why_fails(make)) {
         return None;
     }
     let store = fixture.store.clone();

@@ -6,6 +6,6 @@ mod protocol;
 mod server;
 
 pub use client::{ControlError, ask};
-pub(crate) use place::{private_mountpoint, socket_path};
+pub(crate) use place::{detach_dead_mounts, private_mountpoint, socket_path};
 pub use protocol::{ErrorKind, Reply, Request};
 pub(crate) use server::Control;

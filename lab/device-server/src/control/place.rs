@@ -2,10 +2,12 @@
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use mobifs_host::{MountEntry, absolute_without_touching, mount_at, runtime_directory};
+use mobifs_host::{MountEntry, absolute_without_touching, mount_at, mounts, runtime_directory};
 use rustix::fs::{major, minor};
+use rustix::io::Errno;
 
 use crate::SUBTYPE;
 
@@ -26,6 +28,40 @@ pub(crate) fn socket_path(image: &Path) -> io::Result<PathBuf> {
 /// Where an image is mounted by default.
 pub(crate) fn private_mountpoint(image: &Path) -> io::Result<PathBuf> {
     Ok(runtime_directory()?.join(name_of(image)?))
+}
+
+/// Detaches the private mounts of servers that were killed. Such a mount answers every look with
+/// an error, and a loop device over its file passes that on: `mkfs.btrfs`, for one, looks at the files of
+/// all loop devices and then refuses to work anywhere on the machine.
+///
+/// # Errors
+/// The mount table or the directory of the mounts cannot be read.
+pub(crate) fn detach_dead_mounts() -> io::Result<()> {
+    let directory = runtime_directory()?;
+    for mount in mounts()? {
+        let is_private =
+            mount.has_subtype(SUBTYPE) && mount.mountpoint.parent() == Some(directory.as_path());
+        if !is_private || is_served(&mount.mountpoint) {
+            continue;
+        }
+        let shown = mount.mountpoint.display();
+        match mobifs_fuse::unmount(&mount.mountpoint, true) {
+            Ok(()) => {
+                tracing::info!("detached {shown}, whose server ended without unmounting it");
+                // Another server may use them again at any moment.
+                let _used = std::fs::remove_dir(&mount.mountpoint);
+            }
+            Err(error) => tracing::warn!("the server of {shown} has ended, and {error}"),
+        }
+    }
+    Ok(())
+}
+
+/// Whether a server is behind a private mount. One without a socket has just begun, and answers; one with
+/// a socket is not asked, as it may be stopped. The kernel keeps attributes of files, but no statistics.
+fn is_served(mountpoint: &Path) -> bool {
+    UnixStream::connect(mountpoint.with_extension("sock")).is_ok()
+        || rustix::fs::statfs(mountpoint).err() != Some(Errno::NOTCONN)
 }
 
 /// The image that `path` leads to: an image, a mount of one, the file in such a mount, a

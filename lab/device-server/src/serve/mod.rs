@@ -16,7 +16,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::block::{Block, PowerCycle};
 use crate::clock::Clock;
-use crate::control::{Control, private_mountpoint, socket_path};
+use crate::control::{Control, detach_dead_mounts, private_mountpoint, socket_path};
 use crate::front::{FILE_NAME, FileFront};
 use crate::image::{Image, ImageError, Sidecar};
 use crate::journal::JournalWriter;
@@ -266,6 +266,9 @@ fn mount(
     // What this process allocates while it serves must not wait for the device itself.
     if let Err(errno) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::debug!(%errno, "the kernel does not treat this process as part of the disk");
+    }
+    if let Err(error) = detach_dead_mounts() {
+        tracing::warn!("cannot look for mounts of servers that were killed: {error}");
     }
     let own_directory = match mountpoint {
         Some(_) => None,

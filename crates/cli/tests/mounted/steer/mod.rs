@@ -62,12 +62,8 @@ impl Disk {
         let make = made.make;
         let mut mount = Command::new("mount");
         mount.args(["-o", made.options]).arg(&image).arg(&at);
-        let runs = |command: &mut Command| {
-            let done = command.output();
-            done.is_ok_and(|done| done.status.success())
-        };
-        if !runs(Command::new(make[0]).args(&make[1..]).arg(&image)) || !runs(&mut mount) {
-            mobifs_skip::skip(format_args!("{make:?} or its mount fails here"));
+        let made = mobifs_skip::why_fails(Command::new(make[0]).args(&make[1..]).arg(&image));
+        if !mobifs_skip::can(made.or_else(|| mobifs_skip::why_fails(&mut mount))) {
             return None;
         }
         fixture.unmount_at_end(&at);
