@@ -21,8 +21,10 @@ use super::wire::{Malformed, Value};
 
 /// How long an answer may take.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
-/// Signals that are kept while an answer is waited for.
+/// Signals that are kept while an answer is waited for: so many, and so many bytes of them. In memory
+/// a message takes a small multiple of what it takes on the wire.
 const BACKLOG_MAX: usize = 1_000;
+const BACKLOG_BYTES_MAX: usize = 1 << 20;
 /// Longer messages are skipped. The services here send some thousand bytes; the bus passes on up to
 /// 32 MiB, from any user of the machine.
 const MESSAGE_BYTES_MAX: usize = 256 << 10;
@@ -90,8 +92,36 @@ struct State {
     /// The number of the message that was sent last.
     serial: u32,
     input: Input,
-    /// Came while an answer was waited for.
-    backlog: VecDeque<Message>,
+    backlog: Backlog,
+}
+
+/// What came while an answer was waited for. Any user of the machine can have the bus send signals.
+#[derive(Debug, Default)]
+struct Backlog {
+    messages: VecDeque<Message>,
+    /// Of all of them together.
+    wire_bytes: usize,
+}
+
+impl Backlog {
+    /// Drops the message where there is no room.
+    fn push(&mut self, mut message: Message) {
+        let wire_bytes = self.wire_bytes.saturating_add(message.wire_bytes);
+        if self.messages.len() >= BACKLOG_MAX || wire_bytes > BACKLOG_BYTES_MAX {
+            tracing::debug!("dropped a message of the system bus: too many wait");
+            return;
+        }
+        // Only answers bring descriptors that are wanted.
+        message.descriptors.clear();
+        self.wire_bytes = wire_bytes;
+        self.messages.push_back(message);
+    }
+
+    fn pop(&mut self) -> Option<Message> {
+        let message = self.messages.pop_front()?;
+        self.wire_bytes -= message.wire_bytes;
+        Some(message)
+    }
 }
 
 impl Connection {
@@ -151,17 +181,10 @@ impl Connection {
             match message.kind {
                 Kind::Return if is_answer => return Ok(message),
                 Kind::Error if is_answer => return Err(refusal(&message)),
-                Kind::Signal | Kind::Call => self.put_off(message),
+                Kind::Signal | Kind::Call => self.state.borrow_mut().backlog.push(message),
                 // The answer to a call that has timed out.
                 _ => {}
             }
-        }
-    }
-
-    fn put_off(&self, message: Message) {
-        let mut state = self.state.borrow_mut();
-        if state.backlog.len() < BACKLOG_MAX {
-            state.backlog.push_back(message);
         }
     }
 
@@ -180,7 +203,7 @@ impl Connection {
 
     /// What has come; none if nothing has.
     pub(super) fn next(&self) -> Result<Option<Message>, BusError> {
-        let first = self.state.borrow_mut().backlog.pop_front();
+        let first = self.state.borrow_mut().backlog.pop();
         match first {
             Some(message) => Ok(Some(message)),
             None => self.receive(Instant::now()),
@@ -452,5 +475,38 @@ mod tests {
         }
         assert_eq!(serials, [2, 3]);
         writing.join().unwrap().unwrap();
+    }
+
+    /// While an answer was waited for, any user's signals could take 250 MiB of memory.
+    #[test]
+    fn signals_that_wait_take_little_memory() {
+        const SIGNALS: usize = 64;
+        const SIGNAL_BYTES: usize = 200 << 10;
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let connection = Connection {
+            stream: ours,
+            state: RefCell::default(),
+        };
+        let writing = std::thread::spawn(move || {
+            let body = vec![Value::Text("x".repeat(SIGNAL_BYTES))];
+            let signal = Message::signal("/a", "b.c", "Long", body).encode(9);
+            for _ in 0..SIGNALS {
+                theirs.write_all(&signal).unwrap();
+            }
+            let mut call = Message::call(BUS, BUS_PATH, BUS, "Ask", Vec::new());
+            call.serial = 1;
+            let answer = Message::reply(&call, vec![Value::U32(5)]);
+            theirs.write_all(&answer.encode(10)).unwrap();
+            theirs
+        });
+        let answer = connection.ask_bus("Ask", Vec::new()).unwrap();
+        assert_eq!(answer.first(), Some(&Value::U32(5)));
+        let mut kept_bytes = 0;
+        while let Some(signal) = connection.next().unwrap() {
+            kept_bytes += signal.first().and_then(Value::as_text).unwrap().len();
+        }
+        assert!(kept_bytes >= SIGNAL_BYTES, "none was kept");
+        assert!(kept_bytes <= 1 << 20, "{kept_bytes} bytes waited");
+        drop(writing.join().unwrap());
     }
 }

@@ -77,6 +77,8 @@ pub(super) struct Message {
     /// Empty where it is not what its signature says.
     pub(super) body: Vec<Value>,
     pub(super) descriptors: Vec<OwnedFd>,
+    /// How long it was as it was read; 0 for one to be written.
+    pub(super) wire_bytes: usize,
 }
 
 impl Message {
@@ -93,6 +95,7 @@ impl Message {
             sender: None,
             body: Vec::new(),
             descriptors: Vec::new(),
+            wire_bytes: 0,
         }
     }
 
@@ -188,6 +191,7 @@ impl Message {
         let parts = Parts::of(prefix)?;
         let header = bytes.get(..parts.fields_end).ok_or(Malformed)?;
         let mut message = Self::new(Kind::of(prefix[1]));
+        message.wire_bytes = bytes.len();
         message.serial = Decoder::new(header, 8, parts.is_big_endian).u32()?;
         let mut fields = Decoder::new(header, PREFIX_BYTES, parts.is_big_endian);
         let mut signature = String::new();
