@@ -10,6 +10,7 @@ use std::time::Duration;
 use mobifs_host::mounts;
 use mobifs_steered::Standstill;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
 use crate::background;
@@ -27,6 +28,12 @@ const LOOK_AFTER_MAX: Duration = Duration::from_secs(60);
 /// The file that tells whether there are processes in the group or below.
 const EVENTS: &str = "cgroup.events";
 const PROCESSES: &str = "cgroup.procs";
+/// How groups begin that are made here. Units of systemd, and groups that the administrator has made,
+/// may be called so as well; only those with the mark were made here.
+const PREFIX: &str = "mobifs-";
+const MARK: &str = "user.mobifs.run";
+/// Groups are not nested deeper.
+const DEPTH_MAX: u32 = 16;
 
 /// A group below the one that this process is in.
 #[derive(Clone, Debug)]
@@ -42,14 +49,25 @@ impl Group {
         group.make_and_enter().then_some(group)
     }
 
+    /// Makes the group, and marks it; whether it is new.
+    fn make(&self) -> io::Result<bool> {
+        match fs::create_dir(&self.path) {
+            Ok(()) => {
+                // Before Linux 5.7 groups take no marks: who has made them then removes them, if it lives.
+                let _marked = setxattr(&self.path, MARK, b"1", XattrFlags::empty());
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The same, where a process in the background removes the group when it is empty. It begins when
     /// what is returned is dropped, at the latest when this process becomes another program.
     pub(crate) fn enter_watched(app: &str) -> Option<OwnedFd> {
         let group = Self::of(app)?;
         // Where this process may not make a group, there is nothing to watch.
-        if fs::create_dir(&group.path).is_err() && !group.path.is_dir() {
-            return None;
-        }
+        group.make().ok()?;
         let watched = group.clone();
         // It is started before this process enters, and so is no member itself.
         let watcher = background::spawn(move |socket| {
@@ -72,14 +90,16 @@ impl Group {
     }
 
     fn of(app: &str) -> Option<Self> {
-        let path = own_group()?.join(format!("mobifs-{}", as_name(app)));
+        let own = own_group()?;
+        remove_left_over(&own, DEPTH_MAX);
+        let path = own.join(format!("{PREFIX}{}", as_name(app)));
         Some(Self { path })
     }
 
     fn make_and_enter(&self) -> bool {
         // Another command of the app may end, and its group be removed, in between.
         for _ in 0..ENTER_TRIES {
-            let is_new = fs::create_dir(&self.path).is_ok();
+            let is_new = self.make().is_ok_and(|is_new| is_new);
             Standstill::wait_for_end(&self.path);
             match fs::write(self.path.join(PROCESSES), "0") {
                 Ok(()) => return true,
@@ -169,6 +189,44 @@ fn own_group() -> Option<PathBuf> {
     Some(mount.mountpoint.join(below))
 }
 
+/// Removes groups that were made here, in which there is no process any more, and whose supervisor was
+/// killed before it could remove them. The kernel refuses to remove one with a process. One that
+/// another command has just made and not entered yet is made again by it.
+fn remove_left_over(parent: &Path, depth: u32) {
+    let Some(depth) = depth.checked_sub(1) else {
+        return;
+    };
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_named_so = entry.file_name().to_string_lossy().starts_with(PREFIX);
+        if is_named_so && getxattr(&path, MARK, &mut [0; 1]).is_ok() {
+            remove_left_over(&path, depth);
+            let _is_gone = Group { path }.try_to_remove();
+        }
+    }
+}
+
+/// Each app has a name of its own: what the name of a group cannot have is written as `%` and two
+/// digits.
 fn as_name(app: &str) -> String {
-    app.replace(['/', '\n'], "_")
+    app.replace('%', "%25")
+        .replace('/', "%2f")
+        .replace('\n', "%0a")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `a/b` and `a_b` shared a group.
+    #[test]
+    fn each_app_has_a_group_of_its_own() {
+        let apps = ["a/b", "a_b", "a%2fb", "a\nb", "a%0ab", "ab", "a%b", "a%25b"];
+        let names = apps.map(as_name);
+        for (at, name) in names.iter().enumerate() {
+            assert!(!name.contains(['/', '\n']), "{name}");
+            assert!(!names[..at].contains(name), "{name} twice");
+        }
+        assert_eq!(as_name("a_b.c-d e"), "a_b.c-d e");
+    }
 }

@@ -121,6 +121,62 @@ fn control_groups_go_with_their_last_process() {
     wait_until(|| !is_there("goes"));
 }
 
+/// A group whose supervisor was killed stayed for ever.
+#[test]
+fn groups_of_killed_supervisors_are_removed_by_the_next_command() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let begin = |app: &str| {
+        let words = [By::Seccomp.word(), "--app", app, "--", "cat"];
+        let mut command = fixture.command(&words);
+        let child = command.stdin(Stdio::piped()).spawn().unwrap();
+        wait_until(|| supervisors(app).len() == 1);
+        let comm = || fs::read_to_string(format!("/proc/{}/comm", child.id()));
+        wait_until(|| comm().is_ok_and(|name| name.trim() == "cat"));
+        kill_process(supervisors(app)[0], Signal::KILL).unwrap();
+        wait_until(|| supervisors(app).is_empty());
+        child
+    };
+    let group = |child: &std::process::Child| {
+        let groups = fs::read_to_string(format!("/proc/{}/cgroup", child.id())).unwrap();
+        let own = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+        let own = own.unwrap_or_default().to_owned();
+        let mounts = mobifs_host::mounts().unwrap();
+        let hierarchy = mounts.iter().find(|mount| mount.kind == "cgroup2");
+        hierarchy.map(|mount| mount.mountpoint.join(own))
+    };
+    let end = |mut child: std::process::Child| {
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    };
+    let (ended, stays) = (begin("killed-ended"), begin("killed-stays"));
+    let (left, used) = (group(&ended), group(&stays));
+    end(ended);
+    let is_made = left
+        .as_ref()
+        .is_some_and(|left| left.ends_with("mobifs-killed-ended"));
+    if mobifs_skip::can((!is_made).then_some("no control group can be made")) {
+        let (left, used) = (left.unwrap(), used.unwrap());
+        let own_of_another = left.with_file_name("mobifs-made-by-hand");
+        fs::create_dir(&own_of_another).unwrap();
+        assert!(left.is_dir(), "the supervisor lives?");
+        wait_until(|| {
+            fixture.run(&["--app", "next", "--", "true"]);
+            !left.exists()
+        });
+        assert!(used.is_dir(), "a process is in it");
+        assert!(own_of_another.is_dir(), "it was not made by mobifs run");
+        fs::remove_dir(&own_of_another).unwrap();
+        end(stays);
+        wait_until(|| {
+            fixture.run(&["--class", "durable", "--app", "next", "--", "true"]);
+            !used.exists()
+        });
+    } else {
+        end(stays);
+    }
+}
+
 #[test]
 fn signals_that_are_ignored_and_masks_are_inherited() {
     needs_root!();
