@@ -35,7 +35,7 @@ mod unlinked;
 pub use apply::spare::NAMES as SPARE_FILES;
 pub use error::StoreError;
 pub use journal_store::{JournalInfo, JournalStore};
-pub use lower::{Gate, PosixLower, StoreScope, is_in_memory};
+pub use lower::{Gate, PosixLower, StoreScope, is_in_memory, is_of_the_kernel};
 pub use memory::{MEMORY_CAPABILITIES, MemoryObject, MemoryStore};
 pub use mobifs_base::Transaction;
 pub use options::JournalOptions;

@@ -106,3 +106,20 @@ fn what_is_no_directory_is_said_to_be_none() {
     let found = doctor(Path::new("/"));
     assert_ne!(state(&found, "mount"), "possible", "{found}");
 }
+
+/// A database in /proc was called possible, and the filesystem of the machine was to be unmounted.
+#[test]
+fn what_cannot_be_is_not_advised() {
+    for place in ["/proc", "/sys", "/dev/pts"] {
+        let found = doctor(Path::new(place));
+        assert_eq!(found["recommended"], "plain", "{found}");
+        for way in ["native", "mount", "sqlite"] {
+            assert_eq!(state(&found, way), "not_here", "{way}: {found}");
+        }
+        let why = found["reason"].as_str().unwrap();
+        assert!(why.contains("keeps no files"), "{why}");
+    }
+    let found = doctor(Path::new("/"));
+    let said = found["ways"]["native"]["sentence"].as_str().unwrap();
+    assert!(!said.contains("unmount"), "{said}");
+}

@@ -15,7 +15,9 @@ use crate::filesystem::{Ext4, Filesystem, NO_COW};
 use crate::mount_options::MountOptions;
 use crate::only;
 use crate::takeover::ORDER_NOTE;
-pub use obstacle::Obstacle;
+use obstacle::is_root;
+pub use obstacle::{COMMIT_INTERVAL_MAX_S, Obstacle, commit_interval_s};
+pub(crate) use obstacle::{how_to_mount_with, unmounted};
 
 /// A journal that takes no larger transactions than this would commit all the time.
 pub const LARGEST_TRANSACTION_BYTES_MIN: u64 = 1 << 20;
@@ -170,17 +172,16 @@ impl Looked<'_> {
         let obstacles = &mut examination.obstacles;
         obstacles.extend(self.breaking_option(filesystem)?);
         let age_max_ms = self.policy.age_max_ms;
-        if age_max_ms < 1000 {
-            obstacles.push(Obstacle::AgeTooShort { age_max_ms });
-        }
+        let interval_s = commit_interval_s(age_max_ms);
+        obstacles.extend(interval_s.as_ref().err().cloned());
         if !is_permitted() {
             obstacles.push(Obstacle::NotPermitted { path: self.path() });
         }
         // While a daemon steers it, what there is now is not what it restores.
         let is_steered = registration(self.mount).is_some();
         let before = filesystem.settings(self.mount.id)?;
-        if let Some(before) = before.filter(|_| !is_steered) {
-            let wanted = filesystem.wanted(age_max_ms / 1000);
+        if let (Some(before), Ok(interval_s)) = (before.filter(|_| !is_steered), interval_s) {
+            let wanted = filesystem.wanted(interval_s);
             let changes = wanted.changes(&before);
             let shown: Vec<_> = changes.iter().map(ToString::to_string).collect();
             examination.notes.push(if shown.is_empty() {
@@ -307,7 +308,7 @@ impl Looked<'_> {
 
     fn how_to_journal_data(&self, device: &str) -> String {
         let path = self.mount.mountpoint.display();
-        if self.mount.mountpoint == Path::new("/") {
+        if is_root(&self.mount.mountpoint) {
             return format!(
                 "`tune2fs -o journal_data {device}` or `rootflags=data=journal` on the kernel's command \
                  line, then restart the machine"
@@ -353,8 +354,9 @@ impl Looked<'_> {
         if journal <= share {
             let mib = journal >> 20;
             return format!(
-                "for all of it the journal needs {mib} MiB (unmounted: `tune2fs -O ^has_journal {device}`, \
-                 `tune2fs -J size={mib} {device}`)"
+                "for all of it the journal needs {mib} MiB ({}: `tune2fs -O ^has_journal {device}`, \
+                 `tune2fs -J size={mib} {device}`)",
+                unmounted(&self.mount.mountpoint)
             );
         }
         format!(
@@ -407,9 +409,39 @@ mod tests {
             "fuse.mobifs",
             "nfs",
             "ext2",
+            "proc",
         ] {
             let why = obstacle::why_not(kind);
             assert!(!why.ends_with('.') && !why.contains('\n'), "{why}");
+        }
+    }
+
+    /// The filesystem that the machine runs from was to be unmounted.
+    #[test]
+    fn nobody_is_told_to_unmount_the_root() {
+        let of = |path: &str| {
+            let (path, device) = (PathBuf::from(path), "/dev/sda1".to_owned());
+            let no_journal = Obstacle::NoJournal {
+                path: path.clone(),
+                device: device.clone(),
+            };
+            let too_small = Obstacle::JournalTooSmall {
+                path: path.clone(),
+                device: device.clone(),
+                largest_kib: 1,
+                least_kib: 2,
+            };
+            let late = only::OnlyObstacle::DelayedAllocation { path: path.clone() };
+            let fast = only::OnlyObstacle::FastCommit { path, device };
+            [no_journal, too_small, late.into(), fast.into()].map(|obstacle| obstacle.to_string())
+        };
+        for said in of("/") {
+            assert!(!said.contains("unmount"), "{said}");
+            let advice = ["restart the machine", "rescue system"];
+            assert!(advice.iter().any(|way| said.contains(way)), "{said}");
+        }
+        for said in of("/data") {
+            assert!(said.contains("unmount"), "{said}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Why a filesystem cannot be steered, and what to do about it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::only::OnlyObstacle;
 
@@ -57,9 +57,8 @@ pub enum Obstacle {
     },
     /// ext4 without a journal.
     #[error(
-        "the ext4 at {path} has no journal: unmount it, `tune2fs -j {device}`, and mount it with \
-         data=journal",
-        path = path.display()
+        "the ext4 at {path} has no journal: {advice}",
+        path = path.display(), advice = how_to_add_a_journal(path, device)
     )]
     NoJournal {
         /// The mount point.
@@ -112,9 +111,9 @@ pub enum Obstacle {
     /// A journal that has no room for a transaction worth waiting for.
     #[error(
         "the journal of the ext4 at {path} takes transactions of {largest_kib} KiB at the most, less \
-         than the {least_kib} KiB that are worth steering: unmount it, then `tune2fs -O ^has_journal \
+         than the {least_kib} KiB that are worth steering: {unmounted}, `tune2fs -O ^has_journal \
          {device}` and `tune2fs -J size=64 {device}`",
-        path = path.display()
+        path = path.display(), unmounted = unmounted(path)
     )]
     JournalTooSmall {
         /// The mount point.
@@ -135,6 +134,18 @@ pub enum Obstacle {
     AgeTooShort {
         /// The shortest `age_max_ms`.
         age_max_ms: u64,
+    },
+    /// An age that is no commit interval.
+    #[error(
+        "changes are to be committed at an age of {age_max_ms} ms, and the kernel, which has to keep that \
+         promise where the daemon is dead, takes no longer commit interval than {limit_ms} ms: age_max_ms \
+         of at least one app, or of [defaults], must be at most {limit_ms}"
+    )]
+    AgeTooLong {
+        /// The shortest `age_max_ms`.
+        age_max_ms: u64,
+        /// The longest that the kernel takes.
+        limit_ms: u64,
     },
     /// Another daemon.
     #[error(
@@ -162,6 +173,62 @@ pub enum Obstacle {
     },
 }
 
+/// The longest commit interval, in seconds: ext4 counts it in ticks of the clock, in 31 bits, and kernels
+/// are built with up to 1000 ticks a second.
+pub const COMMIT_INTERVAL_MAX_S: u64 = i32::MAX as u64 / 1000;
+
+/// The kernel's commit interval for the shortest age of all apps, in seconds.
+///
+/// # Errors
+/// [`Obstacle::AgeTooShort`], [`Obstacle::AgeTooLong`].
+pub fn commit_interval_s(age_max_ms: u64) -> Result<u64, Obstacle> {
+    match age_max_ms / 1000 {
+        0 => Err(Obstacle::AgeTooShort { age_max_ms }),
+        interval_s if interval_s > COMMIT_INTERVAL_MAX_S => Err(Obstacle::AgeTooLong {
+            age_max_ms,
+            limit_ms: COMMIT_INTERVAL_MAX_S * 1000,
+        }),
+        interval_s => Ok(interval_s),
+    }
+}
+
+/// Whether the machine runs from this filesystem, which then cannot be unmounted.
+pub(super) fn is_root(mountpoint: &Path) -> bool {
+    mountpoint == Path::new("/")
+}
+
+/// How a command finds a filesystem that may not be mounted.
+pub(crate) fn unmounted(mountpoint: &Path) -> &'static str {
+    if is_root(mountpoint) {
+        "from a rescue system, as the machine runs from it"
+    } else {
+        "unmounted"
+    }
+}
+
+/// A journal can be added to a filesystem that is mounted, and is used from the next mount on.
+fn how_to_add_a_journal(mountpoint: &Path, device: &str) -> String {
+    if is_root(mountpoint) {
+        return format!(
+            "`tune2fs -j {device}` and `tune2fs -o journal_data {device}` (or `rootflags=data=journal` on \
+             the kernel's command line), then restart the machine"
+        );
+    }
+    format!("unmount it, `tune2fs -j {device}`, and mount it with data=journal")
+}
+
+/// How to get a mount option that no remount can set.
+pub(crate) fn how_to_mount_with(mountpoint: &Path, option: &str) -> String {
+    let path = mountpoint.display();
+    if is_root(mountpoint) {
+        return format!(
+            "put `rootflags={option}` on the kernel's command line and {option} into /etc/fstab, and restart \
+             the machine"
+        );
+    }
+    format!("unmount {path} and mount it with `-o {option}`, in /etc/fstab as well")
+}
+
 /// Why a filesystem of this type cannot be steered.
 pub(super) fn why_not(kind: &str) -> &'static str {
     match kind {
@@ -177,6 +244,11 @@ pub(super) fn why_not(kind: &str) -> &'static str {
         "ext2" => {
             "it has no journal; `tune2fs -j` on the unmounted device makes it an ext3, which can be \
              mounted with data=journal"
+        }
+        "proc" | "sysfs" | "cgroup" | "cgroup2" | "debugfs" | "tracefs" | "securityfs"
+        | "configfs" | "devpts" | "bpf" | "efivarfs" | "pstore" | "binfmt_misc" | "mqueue"
+        | "fusectl" | "nsfs" | "selinuxfs" => {
+            "it is the kernel's own interface, and keeps no files"
         }
         "tmpfs" | "ramfs" | "devtmpfs" => {
             "it lies in memory, and a power cut takes all of it whenever it is committed"

@@ -15,6 +15,7 @@ use mobifs_host::MountEntry;
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::{Deserialize, Serialize};
 
+use crate::check::{how_to_mount_with, unmounted};
 use crate::filesystem::{Ext4, Filesystem};
 use crate::note::{NoteError, NoteFile};
 use flag::{Marked, Tree};
@@ -36,8 +37,8 @@ pub enum OnlyObstacle {
     /// With delayed allocation ext4 ignores the flag.
     #[error(
         "ext4 journals the content of single files only if it allocates without delay, which no remount \
-         can change: unmount {path} and mount it with `-o nodelalloc`, in /etc/fstab as well",
-        path = path.display()
+         can change: {}",
+        how_to_mount_with(path, "nodelalloc")
     )]
     DelayedAllocation {
         /// The mount point.
@@ -46,8 +47,8 @@ pub enum OnlyObstacle {
     /// An `fsync` commits one file ahead of all others.
     #[error(
         "the ext4 at {path} has the feature fast_commit, by which an fsync commits one file ahead of all \
-         others: unmount it and `tune2fs -O ^fast_commit {device}`",
-        path = path.display()
+         others: {unmounted}, `tune2fs -O ^fast_commit {device}`",
+        path = path.display(), unmounted = unmounted(path)
     )]
     FastCommit {
         /// The mount point.
@@ -72,7 +73,7 @@ pub enum OnlyObstacle {
 }
 
 /// Which note it is.
-const NOTE: &str = "-only";
+pub(crate) const NOTE: &str = "-only";
 
 /// Why flags were not set or taken away.
 #[derive(Debug, thiserror::Error)]

@@ -16,7 +16,7 @@ use std::io;
 use mobifs_base::{ByteRange, DeviceNumber, FileKind, SpaceInfo, Timestamp, Xattr};
 
 pub use gate::Gate;
-pub use posix::{PosixHandle, PosixLower, StoreScope, is_in_memory};
+pub use posix::{PosixHandle, PosixLower, StoreScope, is_in_memory, is_of_the_kernel};
 
 use crate::Capabilities;
 

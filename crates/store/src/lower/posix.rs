@@ -51,6 +51,13 @@ pub fn is_in_memory(path: &Path) -> bool {
     fs::statfs(path).is_ok_and(|about| magic::is_memory_filesystem(about.f_type))
 }
 
+/// Whether `path` is on a filesystem of the kernel's own interfaces, as /proc and /sys are, which keeps
+/// no files; false where that cannot be found out.
+#[must_use]
+pub fn is_of_the_kernel(path: &Path) -> bool {
+    fs::statfs(path).is_ok_and(|about| magic::is_of_the_kernel(about.f_type))
+}
+
 impl PosixLower {
     /// Opens the directory at `path` as the root of a store that is all of it.
     ///

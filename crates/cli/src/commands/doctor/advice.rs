@@ -95,6 +95,9 @@ fn mount(facts: &Facts) -> Verdict {
 fn sqlite(facts: &Facts) -> Verdict {
     let most = "programs of yours that use SQLite and can load an extension or link a library";
     match facts.survey.databases {
+        _ if facts.is_of_the_kernel => Verdict::Impossible {
+            why: "what the kernel shows there keeps no databases".to_owned(),
+        },
         _ if facts.is_in_memory => Verdict::Impossible {
             why: "a database in memory is lost with the power however it is committed".to_owned(),
         },
@@ -106,7 +109,9 @@ fn sqlite(facts: &Facts) -> Verdict {
 }
 
 fn plain(facts: &Facts) -> Verdict {
-    possible(if facts.is_in_memory {
+    possible(if facts.is_of_the_kernel {
+        "it is an interface of the kernel, and nothing of it is kept"
+    } else if facts.is_in_memory {
         "it is in memory, and nothing of it is there after a power cut"
     } else {
         "what the filesystem promises: an fsync waits for the disk, and without it each file is of \
@@ -132,6 +137,10 @@ fn recommend(facts: &Facts, verdicts: &[(Way, Verdict)]) -> (Way, String) {
     );
     if facts.is_in_mount {
         return (Way::Mount, "it lies in a MobiFS mount already".to_owned());
+    }
+    if facts.is_of_the_kernel {
+        let why = "the kernel shows itself there and keeps no files";
+        return (Way::Plain, why.to_owned());
     }
     if facts.is_in_memory {
         let why = "it is in memory, which is as fast as it gets and kept by nothing";
@@ -219,6 +228,7 @@ mod tests {
             mountpoint: "/data".into(),
             kind: "ext4".to_owned(),
             is_in_memory: false,
+            is_of_the_kernel: false,
             is_in_mount: false,
             is_store: false,
             steering,

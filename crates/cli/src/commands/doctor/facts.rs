@@ -18,6 +18,8 @@ pub(super) struct Facts {
     /// The filesystem's type.
     pub(super) kind: String,
     pub(super) is_in_memory: bool,
+    /// The kernel shows itself there, as in /proc, and keeps no files.
+    pub(super) is_of_the_kernel: bool,
     /// It lies in a MobiFS mount.
     pub(super) is_in_mount: bool,
     /// It is a store already.
@@ -63,6 +65,7 @@ impl Facts {
             mountpoint: mount.mountpoint.clone(),
             kind: mount.kind.clone(),
             is_in_memory: mobifs_store::is_in_memory(&path),
+            is_of_the_kernel: mobifs_store::is_of_the_kernel(&path),
             is_in_mount,
             is_store: path.join(".mobifs/id").exists(),
             steering: steering(&path, policy, mount),
