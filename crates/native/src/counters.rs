@@ -26,8 +26,8 @@ pub(crate) enum DirtiedCounter {
 /// What a counter says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dirtied {
-    /// Pages, ever.
-    pub(crate) pages: u64,
+    /// Pages, ever; none: the counter cannot be read.
+    pub(crate) pages: Option<u64>,
 }
 
 impl DirtiedCounter {
@@ -69,9 +69,7 @@ impl DirtiedCounter {
                 number_after(&text, "nr_dirtied")
             }
         };
-        Dirtied {
-            pages: pages.unwrap_or(0),
-        }
+        Dirtied { pages }
     }
 }
 

@@ -16,6 +16,7 @@ mod counters;
 mod events;
 pub mod filesystem;
 pub mod history;
+mod left_over;
 pub mod mount_options;
 mod note;
 mod only;
@@ -26,6 +27,7 @@ mod takeover;
 
 pub use check::{Examination, Obstacle, examine, examine_only, is_steered};
 pub use filesystem::Filesystem;
+pub use left_over::{LeftOverError, forget_daemon, withdraw_after_daemon};
 pub use mobifs_engine::AppPolicy;
 pub use note::NoteError;
 pub use only::{OnlyError, OnlyObstacle, unmark_after_daemon};

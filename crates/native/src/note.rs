@@ -34,6 +34,15 @@ struct MountIdentity {
     unique_mount_id: Option<u64>,
 }
 
+impl MountIdentity {
+    fn of(mount: &MountEntry) -> Self {
+        Self {
+            mount_id: mount.id,
+            unique_mount_id: unique_id(mount),
+        }
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 struct Note<T> {
     #[serde(flatten)]
@@ -58,10 +67,7 @@ impl NoteFile {
         })?;
         Ok(Self {
             path: directory.join(name),
-            mount: MountIdentity {
-                mount_id: mount.id,
-                unique_mount_id: unique_id(mount),
-            },
+            mount: MountIdentity::of(mount),
         })
     }
 
@@ -88,6 +94,16 @@ impl NoteFile {
         let new = self.path.with_extension("new");
         fs::write(&new, text).map_err(failed)?;
         fs::rename(&new, &self.path).map_err(failed)
+    }
+
+    /// Removes what was noted of a mount that has ended: with it ended what was to be restored.
+    pub(crate) fn remove_if_its_mount_has_ended(&self, table: &[MountEntry]) {
+        let noted = fs::read(&self.path).ok();
+        let noted = noted.and_then(|text| serde_json::from_slice::<MountIdentity>(&text).ok());
+        let is_it = |mount: &MountEntry| noted == Some(MountIdentity::of(mount));
+        if noted.is_some() && !table.iter().any(is_it) {
+            self.remove();
+        }
     }
 
     /// Nothing is to be restored any more.

@@ -13,6 +13,7 @@ use signal_hook::iterator::Signals;
 
 use crate::check::{Obstacle, examine_only};
 use crate::filesystem::Filesystem;
+use crate::left_over::LeftOverError;
 use crate::only::OnlyError;
 use crate::steering::{Steering, SteeringError};
 use crate::takeover::{ORDER_NOTE, TakeoverError};
@@ -82,7 +83,7 @@ impl Plan {
 fn refusal(obstacle: Obstacle) -> Failure {
     let code = match obstacle {
         Obstacle::AlreadySteered { .. } => Code::InUse,
-        Obstacle::AgeTooShort { .. } => Code::Usage,
+        Obstacle::AgeTooShort { .. } | Obstacle::AgeTooLong { .. } => Code::Usage,
         _ => Code::Failed,
     };
     Failure::new(code, obstacle.to_string())
@@ -100,6 +101,12 @@ impl From<SteeringError> for Failure {
 
 impl From<OnlyError> for Failure {
     fn from(error: OnlyError) -> Self {
+        Self::new(Code::Failed, error.to_string())
+    }
+}
+
+impl From<LeftOverError> for Failure {
+    fn from(error: LeftOverError) -> Self {
         Self::new(Code::Failed, error.to_string())
     }
 }

@@ -75,6 +75,7 @@ impl Steering {
                 .saturating_add(filesystem.age_before_transaction_ms()),
             other_commits: filesystem.commits().map(|_| state.counts.other_commits),
             largest_transaction_bytes: self.largest_transaction_bytes(),
+            not_counted: state.not_counted.clone(),
             written_counter: self.written_counter().to_owned(),
             options_before: state.takeover.before().shown(),
             history: state.history.clone(),

@@ -15,7 +15,7 @@ use crate::mount_options::{self, ChangeError, MountOptions};
 use crate::note::{NoteError, NoteFile};
 
 /// Which note it is.
-const NOTE: &str = "";
+pub(crate) const NOTE: &str = "";
 
 /// Why options were not changed or restored.
 #[derive(Debug, thiserror::Error)]

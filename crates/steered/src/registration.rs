@@ -85,6 +85,39 @@ impl Registration {
         Self::write(directory, device, scope).map_err(failed)
     }
 
+    /// Withdraws the promise of a daemon that was killed, and removes its registration; a daemon that
+    /// lives keeps its own, and that of another user is not this user's to remove. Whether one was
+    /// removed.
+    ///
+    /// # Errors
+    /// The file can be neither written nor removed.
+    pub fn remove_left_over(directory: &Directory, device: Device) -> Result<bool, PublishError> {
+        let failed = |source| PublishError::Io {
+            path: directory.path().to_owned(),
+            source,
+        };
+        let path = directory.path().join(device.to_string());
+        if !path.exists() {
+            return Ok(false);
+        }
+        // No daemon puts its own in the place of the one that was found to be left over.
+        let _locked = match lock(directory) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(false),
+            locked => locked.map_err(failed)?,
+        };
+        if directory.find(device).is_some() {
+            return Ok(false);
+        }
+        // Programs that have it mapped would rely on it until it lapses.
+        let withdrawn = OpenOptions::new().write(true).open(&path).and_then(|file| {
+            let (at, state) = Record::withdrawal();
+            file.write_all_at(&state, at)
+        });
+        let removed = std::fs::remove_file(&path);
+        withdrawn.and(removed).map_err(failed)?;
+        Ok(true)
+    }
+
     fn write(directory: &Directory, device: Device, scope: Scope) -> io::Result<Self> {
         let path = directory.path().join(device.to_string());
         let new = directory.path().join(format!("{device}.new"));

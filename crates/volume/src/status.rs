@@ -78,6 +78,9 @@ pub struct NativeStatus {
     /// Where the bytes that programs write are counted: `filesystem`, or `machine` (of all its
     /// filesystems together).
     pub written_counter: String,
+    /// What the kernel does not show, so that it is missing in the numbers: a sentence each.
+    #[serde(default)]
+    pub not_counted: Vec<String>,
     /// The mount options that were changed, as they were before.
     pub options_before: Vec<String>,
     /// The directories that alone are steered; none: all of the filesystem.

@@ -182,6 +182,9 @@ fn write_native(text: &mut String, status: &Status, native: &NativeStatus) -> st
             .map_or_else(String::new, |others| format!(", {others} others")),
         size(status.store.commit_written_bytes)
     )?;
+    for sentence in &native.not_counted {
+        writeln!(text, "missing  {}", printable(sentence))?;
+    }
     if let Some(history) = &native.history {
         writeln!(text, "history  {}", kept(history))?;
     }

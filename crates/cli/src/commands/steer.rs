@@ -11,7 +11,8 @@ use mobifs_daemon::launch::{Ready, start_in_background};
 use mobifs_daemon::{Code, ConfigText, Failure, logging};
 use mobifs_host::{MountEntry, absolute_without_touching, mount_at};
 use mobifs_native::{
-    Plan, examine_only, prepare, restore_after_daemon, serve, unmark_after_daemon,
+    Plan, TakeoverError, examine_only, forget_daemon, prepare, restore_after_daemon, serve,
+    unmark_after_daemon, withdraw_after_daemon,
 };
 
 use super::{AS_LONG_AS_IT_TAKES, unexpected};
@@ -158,8 +159,16 @@ fn stop(mountpoint: &Path) -> Result<(), Failure> {
         }
         Ok(Reply::Error { kind, message }) => Err(Failure::new(kind.into(), message)),
         Ok(other) => Err(unexpected(&other)),
-        // It was killed before this, or is while it answers.
-        Err(ControlError::SteeringGone { .. }) => restore(mountpoint),
+        // It was killed before this, or is while it answers: its lock goes a moment later.
+        Err(ControlError::SteeringGone { .. }) => {
+            for _ in 0..START_TRIES {
+                if !is_steered(mountpoint)? {
+                    break;
+                }
+                std::thread::sleep(START_PAUSE);
+            }
+            restore(mountpoint)
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -174,9 +183,16 @@ fn is_steered(mountpoint: &Path) -> Result<bool, Failure> {
 fn restore(mountpoint: &Path) -> Result<(), Failure> {
     let mount = mount_of(mountpoint)?;
     mobifs_native::history::end_standstill_after_daemon(&mount);
-    restore_after_daemon(&mount)?;
-    unmark_after_daemon(&mount)?;
-    Ok(())
+    withdraw_after_daemon(&mount)?;
+    let restored = restore_after_daemon(&mount);
+    // One that could not be restored is still known by the socket, to be tried again.
+    if restored.is_ok() {
+        unmark_after_daemon(&mount)?;
+    }
+    if matches!(restored, Ok(()) | Err(TakeoverError::NotSteered { .. })) {
+        forget_daemon(&mount)?;
+    }
+    Ok(restored?)
 }
 
 fn mount_of(mountpoint: &Path) -> Result<MountEntry, Failure> {

@@ -10,4 +10,4 @@ pub(crate) use client::maker_of_socket;
 pub use client::{AnswerPatience, ControlClient, ControlError, find_mount};
 pub use protocol::{ErrorKind, Reply, Request};
 pub use server::{ControlHandler, ControlServer};
-pub use stale::remove_stale_sockets;
+pub use stale::{remove_stale_socket, remove_stale_sockets};

@@ -1,13 +1,15 @@
 //! Sockets in the runtime directory whose processes have ended without removing them: killed ones.
 
-use std::fs::DirEntry;
+use std::fs::{DirEntry, Metadata};
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
-use mobifs_host::{DirectoryLock, mounts};
+use mobifs_host::{DirectoryLock, MountEntry, mounts, runtime_directory};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use super::socket_path::socket_name;
 
 /// What a socket in the runtime directory is for, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,9 +71,31 @@ pub fn remove_stale_sockets(directory: &Path) -> io::Result<usize> {
     Ok(removed)
 }
 
+/// Removes the socket of a mount that stays in the tree without a daemon, if no process listens to
+/// it: that of a filesystem of the kernel which is no longer steered.
+///
+/// # Errors
+/// If the runtime directory cannot be used, or the socket not be removed.
+pub fn remove_stale_socket(mount: &MountEntry) -> io::Result<()> {
+    let directory = runtime_directory()?;
+    let path = directory.join(socket_name(mount));
+    let purpose = Purpose::Control {
+        major: mount.device_major,
+        minor: mount.device_minor,
+    };
+    let _alone = DirectoryLock::acquire(&directory)?;
+    if is_own(path.symlink_metadata()) && is_stale(&path, purpose) {
+        std::fs::remove_file(&path)?;
+    }
+    Ok(())
+}
+
 fn is_own_socket(entry: &DirEntry) -> bool {
+    is_own(entry.metadata())
+}
+
+fn is_own(about: io::Result<Metadata>) -> bool {
     let own = rustix::process::geteuid().as_raw();
-    let about = entry.metadata();
     about.is_ok_and(|about| about.file_type().is_socket() && about.uid() == own)
 }
 
@@ -111,7 +135,7 @@ mod tests {
         std::fs::write(at(kept[3]), "").unwrap();
         // A mount that is in the tree.
         let mount = mounts().unwrap().pop().unwrap();
-        let mounted = super::super::socket_path::socket_name(&mount);
+        let mounted = socket_name(&mount);
         drop(UnixListener::bind(at(&mounted)).unwrap());
         assert_eq!(remove_stale_sockets(directory.path()).unwrap(), 2);
         for name in kept.into_iter().chain([mounted.as_str()]) {

@@ -229,6 +229,14 @@ impl Filesystem {
         }
     }
 
+    /// Where the kernel shows what it counts of it.
+    pub(crate) const fn counters_place(&self) -> &'static str {
+        match self {
+            Self::Ext4(_) => "/proc/fs/jbd2, debugfs",
+            Self::Btrfs(_) => "/sys/fs/btrfs, debugfs",
+        }
+    }
+
     /// Bytes written to its device since the machine was started.
     pub fn device_written_bytes(&self) -> Option<u64> {
         let directory = match self {

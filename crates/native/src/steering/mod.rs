@@ -146,6 +146,7 @@ impl Steering {
             started: SystemClock.moment(),
             last_commit: None,
             history: None,
+            not_counted: Vec::new(),
             retry_at: None,
             has_ended: false,
         };
@@ -161,6 +162,7 @@ impl Steering {
             state: Mutex::new(state),
             config_file,
         };
+        steering.look_at_counters();
         // What was written before it was steered is promised nothing yet.
         if let Err(error) = steering.commit(false) {
             let _restored = steering.end();

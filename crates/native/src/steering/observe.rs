@@ -13,6 +13,7 @@ impl Steering {
     /// What a status shows is what there is at this moment.
     pub(crate) fn look_for_status(&self) {
         self.look_at_options();
+        self.look_at_counters();
         // Not if a commit is under way: a status does not wait for a slow device.
         if let Some(alone) = self.committer.try_lock() {
             self.observe_alone(&alone);
@@ -75,6 +76,50 @@ impl Steering {
     pub(super) fn take_change(&self) -> bool {
         let changes = self.changes.as_ref();
         changes.is_some_and(ChangeWatch::take)
+    }
+
+    /// What the kernel does not show of this filesystem is said in the status, and once in the log: it
+    /// would otherwise be taken for nothing.
+    pub(super) fn look_at_counters(&self) {
+        let not_counted = self.not_counted();
+        let mut state = self.state.lock();
+        if state.not_counted != not_counted {
+            for sentence in &not_counted {
+                tracing::warn!("{sentence}");
+            }
+            state.not_counted = not_counted;
+        }
+    }
+
+    fn not_counted(&self) -> Vec<String> {
+        let kind = self.filesystem.kind();
+        let mut sentences = Vec::new();
+        let place = self.filesystem.counters_place();
+        if self.dirtied.read().pages.is_none() {
+            sentences.push(
+                "the kernel does not show how much is written to its filesystems: what programs write \
+                 counts as nothing, and commits come at their age only"
+                    .to_owned(),
+            );
+        } else if self.dirtied.scope() == "machine" {
+            sentences.push(format!(
+                "the kernel does not show how much is written to this {kind} alone ({place}): what is \
+                 written to all filesystems counts, and commits may come earlier"
+            ));
+        }
+        if self.filesystem.commits().is_none() {
+            sentences.push(format!(
+                "the kernel does not show the commits of this {kind} ({place}): those that others \
+                 cause are not seen, and what they commit counts as uncommitted"
+            ));
+        }
+        if self.filesystem.device_written_bytes().is_none() {
+            sentences.push(format!(
+                "the kernel does not show how much the device of this {kind} writes \
+                 (/sys/class/block): the status says 0"
+            ));
+        }
+        sentences
     }
 
     /// Whether the mount options are those that keep the promise; what follows if they are not.

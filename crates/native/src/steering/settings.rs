@@ -7,7 +7,7 @@ use mobifs_engine::{AppRules as _, Class};
 use mobifs_volume::{ConfigError, PolicyChange, Rules, SettingError, check_policy};
 
 use super::Steering;
-use crate::check::Obstacle;
+use crate::check::{Obstacle, commit_interval_s};
 use crate::takeover::TakeoverError;
 
 /// Why settings stay as they are.
@@ -111,16 +111,13 @@ impl Steering {
 
     fn put_in_force(&self, rules: Rules) -> Result<(), SettingsError> {
         let policy = rules.policy_of_all();
-        let age_max_ms = policy.age_max_ms;
-        if age_max_ms < 1000 {
-            return Err(Obstacle::AgeTooShort { age_max_ms }.into());
-        }
+        let interval_s = commit_interval_s(policy.age_max_ms)?;
         {
             let mut state = self.state();
             if policy.class == Class::Durable && !state.allow_durable {
                 return Err(SettingsError::NotDurable);
             }
-            state.takeover.set_commit_interval(age_max_ms / 1000)?;
+            state.takeover.set_commit_interval(interval_s)?;
             state.observed.set_policy(policy);
             state.promise.set_class(policy.class);
             state.promise.update();

@@ -28,6 +28,8 @@ pub(crate) struct State {
     pub(crate) started: Moment,
     /// For the status.
     pub(crate) history: Option<HistoryStatus>,
+    /// What the kernel does not show, in sentences, as it was last found.
+    pub(crate) not_counted: Vec<String>,
     pub(crate) last_commit: Option<Moment>,
     /// After a commit that failed: when the next one is tried.
     pub(crate) retry_at: Option<MonotonicNs>,
@@ -64,9 +66,13 @@ impl Counts {
 
     /// Pages that became dirty since the last look.
     pub(crate) const fn take_dirtied(&mut self, now: Dirtied) -> u64 {
-        let pages = now.pages.saturating_sub(self.dirtied.pages);
+        let before = self.dirtied.pages;
         self.dirtied = now;
-        pages
+        match (now.pages, before) {
+            (Some(now), Some(before)) => now.saturating_sub(before),
+            // `Steering::not_counted` says so.
+            _ => 0,
+        }
     }
 
     /// Commits since the last look; none where they are not counted.

@@ -267,3 +267,51 @@ fn a_small_filesystem_is_not_advised_a_large_journal() {
         says(&String::from_utf8_lossy(&output.stdout), &[needle]);
     }
 }
+
+/// It was found out when the mount was changed: in the middle of a start or a reload.
+#[test]
+fn an_age_that_is_no_commit_interval_is_refused_before_anything_changes() {
+    needs_mounts!();
+    for made in [EXT4, BTRFS] {
+        let Some(disk) = Disk::new(made) else {
+            continue;
+        };
+        let before = disk.options();
+        let longest = 2_147_483_000_u64;
+        let limit = longest.to_string();
+        for age_max_ms in [longest + 1_000, u64::MAX / 2] {
+            let text = format!("[defaults]\nage_max_ms = {age_max_ms}\n");
+            let config = disk.fixture.config(&text);
+            let words = ["--config", config.to_str().unwrap()];
+            let refusal = [age_max_ms.to_string(), limit.clone()];
+            let refusal = [refusal[0].as_str(), refusal[1].as_str(), "age_max_ms"];
+            let checked = mobifs(&["steer", "--check", words[0], words[1]], &disk.at);
+            says(
+                &String::from_utf8(checked.stdout.clone()).unwrap(),
+                &refusal,
+            );
+            fails(&checked, 1, &[]);
+            fails(&disk.try_steer(&words), 2, &refusal);
+            assert_eq!(disk.options(), before);
+            assert!(disk.registration().is_none());
+            disk.steer("");
+            let during = disk.options();
+            fs::write(&config, &text).unwrap();
+            fails(&mobifs(&["reload"], &disk.at), 2, &refusal);
+            assert_eq!(disk.options(), during);
+            let status = disk.status();
+            assert_eq!(status["apps"][0]["age_max_ms"], 30_000);
+            assert_eq!(status["native"]["calls_return_at_once"], disk.keeps_order());
+            let age = age_max_ms.to_string();
+            let set = ["set", "--app", ".", "--age-max-ms", &age];
+            fails(&mobifs(&set, &disk.at), 2, &["age_max_ms"]);
+            assert_eq!(disk.options(), during);
+            disk.stop();
+        }
+        // The longest that is taken is taken by the kernel.
+        disk.steer(&format!("[defaults]\nage_max_ms = {longest}\n"));
+        assert!(disk.options().0.contains("commit=2147483"));
+        disk.stop();
+        assert_eq!(disk.options(), before);
+    }
+}

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use super::{BTRFS, Disk, EXT4, unmount};
-use crate::fixture::{mobifs, needs_mounts, succeeds, wait_until};
+use crate::fixture::{PROGRAM, mobifs, needs_mounts, succeeds, wait_until};
 
 /// Commits 0.2 s after the first change.
 const QUICK: &str = "[defaults]\npolicy = \"interval\"\ninterval_ms = 200\n";
@@ -125,6 +125,57 @@ fn what_is_at_risk_is_shown() {
             mobifs_skip::skip_part("the kernel does not count what is written to a filesystem");
         }
     }
+}
+
+/// Where /sys/fs/btrfs cannot be read, what was not seen counted as nothing, without a word.
+#[test]
+fn what_the_kernel_does_not_show_is_said() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    disk.steer(SLOW);
+    let status = disk.status();
+    if status["native"]["not_counted"]
+        .as_array()
+        .is_some_and(Vec::is_empty)
+    {
+        disk.stop();
+    } else {
+        mobifs_skip::skip_part(format!("the kernel shows less here: {status}"));
+    }
+    // A daemon that sees nothing in its place.
+    let log = disk.fixture.path("blind-log");
+    let script = "mount -t tmpfs none /sys/fs/btrfs && exec \"$@\"";
+    let mut daemon = std::process::Command::new("unshare");
+    daemon
+        .args([
+            "--mount",
+            "sh",
+            "-c",
+            script,
+            "sh",
+            PROGRAM,
+            "steer",
+            "--foreground",
+            "--log",
+        ])
+        .args([&log, &disk.at]);
+    let mut daemon = daemon.spawn().unwrap();
+    wait_until(|| mobifs(&["status"], &disk.at).status.success());
+    let status = disk.status();
+    let said = status["native"]["not_counted"].to_string();
+    assert!(said.contains("/sys/fs/btrfs"), "{status}");
+    for missing in ["written to this btrfs alone", "commits of this btrfs"] {
+        assert!(said.contains(missing), "{said}");
+    }
+    let shown = mobifs(&["status"], &disk.at);
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("/sys/fs/btrfs"));
+    for _ in 0..3 {
+        disk.status();
+    }
+    let log = fs::read_to_string(&log).unwrap();
+    assert_eq!(log.matches("commits of this btrfs").count(), 1, "{log}");
+    disk.stop();
+    assert!(daemon.wait().unwrap().success());
 }
 
 /// What the device has after a commit, as after a power cut.

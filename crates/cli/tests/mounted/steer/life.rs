@@ -203,6 +203,57 @@ fn stop_restores_right_after_a_kill() {
     }
 }
 
+/// The control socket and the registration stayed, so that the mount was taken for one whose daemon
+/// is gone, also when it was another one with the same device number.
+#[test]
+fn stop_after_a_kill_leaves_nothing_behind() {
+    needs_mounts!();
+    for made in [EXT4, BTRFS] {
+        let Some(disk) = Disk::new(made) else {
+            continue;
+        };
+        let before = disk.options();
+        let line = mount_line(&disk.at);
+        let device = line.split(' ').nth(2).unwrap().to_owned();
+        let named = device.replace(':', "-");
+        let left = [
+            Path::new("/run/mobifs").join(format!("{named}.sock")),
+            Path::new("/run/mobifs").join(format!("steer-{named}.json")),
+            Path::new(mobifs_steered::STANDARD_DIRECTORY).join(&device),
+        ];
+        let are_there = || left.iter().filter(|path| path.exists()).count();
+        disk.steer("");
+        assert_eq!(are_there(), 3);
+        let found = disk.registration().unwrap();
+        kill_process(pid(&disk), Signal::KILL).unwrap();
+        disk.stop();
+        assert!(!found.is_in_force(), "programs rely on it until it lapses");
+        assert_eq!(disk.options(), before);
+        assert_eq!(are_there(), 0, "{left:?}");
+        fails(
+            &mobifs(&["status"], &disk.at),
+            5,
+            &["is not a MobiFS mount"],
+        );
+        // Those of an earlier mount with the same number confuse neither stop nor start.
+        for _ in 0..2 {
+            disk.steer("");
+            let note: Option<serde_json::Value> =
+                serde_json::from_slice(&fs::read(&left[1]).unwrap()).ok();
+            kill_process(pid(&disk), Signal::KILL).unwrap();
+            wait_until(|| disk.registration().is_none());
+            let mut note = note.unwrap();
+            note["mount_id"] = u64::from(u32::MAX).into();
+            fs::write(&left[1], note.to_string()).unwrap();
+            let stopped = mobifs(&["steer", "--stop"], &disk.at);
+            fails(&stopped, 5, &["is not steered"]);
+            assert_eq!(are_there(), 0, "{left:?}");
+        }
+        disk.steer("");
+        disk.stop();
+    }
+}
+
 /// The note of what was before stayed, and a later mount with the same numbers got its options.
 #[test]
 fn what_was_noted_of_a_mount_is_for_no_other() {
