@@ -10,7 +10,7 @@ use mobifs_steered::{Decisions, Device, Look};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open, openat, syncfs};
 use rustix::io::Errno;
 
-use crate::target::mount_table_of;
+use crate::target::MountTable;
 
 /// How often the table of mounts is read.
 const TRIES: u32 = 3;
@@ -47,7 +47,7 @@ pub(crate) fn sync_others(thread: u32, decisions: &Decisions) -> bool {
     let mut done = BTreeSet::new();
     // What is gone when one comes to it is not in the next table.
     (0..TRIES).any(|_| {
-        let Ok(table) = read_mount_table(mount_table_of(thread)) else {
+        let Ok(table) = read_mount_table(format!("/proc/{thread}/mountinfo")) else {
             return false;
         };
         let others = table.iter().filter(|mount| {
@@ -75,7 +75,7 @@ fn device_of(mount: &MountEntry) -> Device {
 /// Commits the filesystem if it is still the one at this place.
 fn sync(thread: u32, mountpoint: &Path, device: Device) -> Result<(), Errno> {
     match open_root(thread, mountpoint).and_then(|opened| {
-        let found = Look::at(&opened)?.device(&opened, mount_table_of(thread))?;
+        let found = Look::at(&opened)?.device(&opened, MountTable::of(thread).path())?;
         if found == device {
             syncfs(&opened)
         } else {

@@ -22,7 +22,7 @@ use crate::calls::ARCHITECTURES;
 use crate::filter::FilterOptions;
 use crate::group::Group;
 use crate::listener::{Listener, give_up_new_privileges, install, is_available};
-use crate::{background, preload, supervisor};
+use crate::{background, preload, priority, supervisor};
 
 /// Tells the library that every filesystem counts as steered.
 const UNSAFE_ENVIRONMENT: &str = "MOBIFS_RUN_UNSAFE";
@@ -349,6 +349,7 @@ fn supervise(socket: OwnedFd, decisions: Decisions) {
         return;
     };
     drop(socket);
+    priority::raise();
     supervisor::serve(Listener::new(listener), decisions, calls_are_kept, flag);
     if !path.is_empty() {
         Group::at(path.into()).remove();

@@ -16,6 +16,7 @@ mod launch;
 mod listener;
 mod opens;
 mod preload;
+mod priority;
 mod supervisor;
 mod target;
 mod twin;

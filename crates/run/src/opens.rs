@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::calls::{Kind, SYNCHRONOUS};
 use crate::listener::{Answer, Received};
-use crate::target::{Found, Threads, mount_table_of, read_memory, read_path};
+use crate::target::{Found, MountTable, Threads, read_memory, read_path};
 use crate::twin::{Twin, has_free_descriptors};
 
 /// With these flags, opening a file means the same whoever opens it.
@@ -108,7 +108,7 @@ pub(crate) fn open_relaxed(
     let base = base_of(call.thread, opening.directory, parent)?;
     let directory = enter(base.as_ref(), parent).ok()?;
     let look = Look::at(&directory).ok()?;
-    if !decisions.is_steered(&look, &directory, mount_table_of(call.thread)) {
+    if !decisions.is_steered(&look, &directory, MountTable::of(call.thread).path()) {
         return None;
     }
     let known = look_up(&directory, name);

@@ -17,7 +17,7 @@ use crate::calls::{Kind, kind_of};
 use crate::everything::sync_others;
 use crate::listener::{Answer, Listener, Received};
 use crate::opens::open_relaxed;
-use crate::target::{Found, Threads, mount_table_of};
+use crate::target::{Found, MountTable, Threads};
 use crate::writes::write_relaxed;
 
 /// How many calls that may take long are answered at a time; more go on in the kernel.
@@ -168,7 +168,8 @@ impl Shared {
             // The kernel says what is wrong with it.
             return Answer::Continue;
         };
-        let table = mount_table_of(call.thread);
+        let table = MountTable::of(call.thread);
+        let table = table.path();
         match found {
             Found::Same(file) => match self.decisions.answer(&file, table) {
                 None => {
@@ -190,7 +191,8 @@ impl Shared {
             return Answer::Continue;
         }
         let found = threads.descriptor(call.thread, call.arguments[0] as RawFd);
-        let table = mount_table_of(call.thread);
+        let table = MountTable::of(call.thread);
+        let table = table.path();
         match found {
             Some(Found::Same(file)) => match self.decisions.answer_whole(&file, table) {
                 None => {

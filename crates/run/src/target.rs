@@ -1,7 +1,7 @@
 //! Looking into the thread whose call waits.
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
@@ -12,7 +12,7 @@ use rustix::process::{ForeignRawFd, Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getf
 
 /// `PIDFD_THREAD` (Linux 6.9).
 const OF_THREAD: u32 = libc::O_EXCL as u32;
-/// How many threads are remembered.
+/// How many threads are remembered: those whose numbers differ by less are, all of them.
 const KNOWN_MAX: usize = 256;
 /// The longest path that the kernel takes, with its NUL.
 const PATH_BYTES_MAX: usize = 4096;
@@ -45,8 +45,9 @@ const DISCARDED_MAX: usize = 256;
 pub(crate) struct Threads {
     /// To the thread that closes descriptors, when there is one.
     discarded: Option<SyncSender<OwnedFd>>,
-    /// A thread that has got the number of one that has ended is not taken for it: the kernel knows.
-    known: HashMap<u32, OwnedFd>,
+    /// By the last digits of their numbers. A thread that has got the number of one that has ended is not
+    /// taken for it: the kernel knows.
+    known: Vec<Option<(u32, OwnedFd)>>,
 }
 
 impl Threads {
@@ -79,18 +80,21 @@ impl Threads {
     }
 
     fn same(&mut self, thread: u32, number: RawFd) -> Result<OwnedFd, Errno> {
-        if let Some(known) = self.known.get(&thread) {
-            match descriptor_of(known, number) {
+        let place = thread as usize % KNOWN_MAX;
+        if let Some(Some((known, handle))) = self.known.get(place)
+            && *known == thread
+        {
+            match descriptor_of(handle, number) {
                 Err(Errno::SRCH) => {}
                 result => return result,
             }
         }
         let new = handle(thread)?;
         let file = descriptor_of(&new, number);
-        if self.known.len() >= KNOWN_MAX {
-            self.known.clear();
+        self.known.resize_with(KNOWN_MAX, || None);
+        if let Some(known) = self.known.get_mut(place) {
+            *known = Some((thread, new));
         }
-        self.known.insert(thread, new);
         file
     }
 }
@@ -122,9 +126,40 @@ fn seen(thread: u32, number: RawFd) -> Result<OwnedFd, Errno> {
     Ok(file)
 }
 
-/// Where the mounts are listed that a thread sees.
-pub(crate) fn mount_table_of(thread: u32) -> String {
-    format!("/proc/{thread}/mountinfo")
+/// Where the mounts are listed that a thread sees. Made for each call, and read for few: so without
+/// the allocator and the formatter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MountTable {
+    path: [u8; MOUNT_TABLE_BYTES],
+}
+
+/// `/proc/4294967295/mountinfo` and a NUL.
+const MOUNT_TABLE_BYTES: usize = 27;
+
+impl MountTable {
+    /// That of a thread.
+    pub(crate) fn of(thread: u32) -> Self {
+        let mut path = [0; MOUNT_TABLE_BYTES];
+        let mut at = 0;
+        let mut put = |bytes: &mut dyn Iterator<Item = u8>| {
+            for byte in bytes {
+                if let Some(place) = path.get_mut(at) {
+                    *place = byte;
+                }
+                at += 1;
+            }
+        };
+        put(&mut b"/proc/".iter().copied());
+        let length = thread.checked_ilog10().unwrap_or(0);
+        let digit = |power: u32| b'0' + (thread / 10_u32.pow(power) % 10) as u8;
+        put(&mut (0..=length).rev().map(digit));
+        put(&mut b"/mountinfo".iter().copied());
+        Self { path }
+    }
+
+    pub(crate) fn path(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.path).unwrap_or_default()
+    }
 }
 
 /// Fills `into` with another process's memory.
@@ -204,6 +239,29 @@ mod tests {
         assert!(threads.descriptor(own(), -1).is_none());
         assert!(seen(own(), file.as_raw_fd()).is_ok());
         assert_eq!(seen(own(), path.as_raw_fd()).unwrap_err(), Errno::BADF);
+    }
+
+    #[test]
+    fn tables_of_mounts_are_found_by_number() {
+        for thread in [0, 1, 9, 10, 4_194_304, u32::MAX] {
+            let table = MountTable::of(thread);
+            let expected = format!("/proc/{thread}/mountinfo");
+            assert_eq!(table.path().to_str().unwrap(), expected);
+        }
+    }
+
+    /// Threads whose numbers have their last digits in common are told apart.
+    #[test]
+    fn a_thread_is_not_taken_for_another() {
+        let file = tempfile::tempfile().unwrap();
+        let mut threads = Threads::default();
+        let number = file.as_raw_fd();
+        for _ in 0..2 {
+            assert!(threads.descriptor(own(), number).is_some());
+            // Such a thread hardly lives.
+            let other = own() + KNOWN_MAX as u32 * 16_384;
+            assert!(threads.descriptor(other, number).is_none());
+        }
     }
 
     #[test]

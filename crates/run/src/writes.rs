@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::calls::DURABLE_WRITE;
 use crate::listener::{Answer, Received};
-use crate::target::{Found, Threads, mount_table_of, read_memory};
+use crate::target::{Found, MountTable, Threads, read_memory};
 use crate::twin::{Twin, has_no_size_limit};
 
 /// What is copied at most; a larger write is made by the process itself.
@@ -30,7 +30,7 @@ pub(crate) fn write_relaxed(
     };
     // What is written past the cache has to lie in memory as it does with the process.
     let is_direct = fcntl_getfl(&file).ok()?.contains(OFlags::DIRECT);
-    if is_direct || !decisions.is_relaxed(&file, mount_table_of(call.thread)) {
+    if is_direct || !decisions.is_relaxed(&file, MountTable::of(call.thread).path()) {
         return None;
     }
     let bytes = gather(call.thread, vector, count)?;
