@@ -363,7 +363,7 @@ const PATH_BYTES_MAX: usize = 4096;
 
 /// Gives the supervisor the listener, and waits until it has it. What it answers is the address of its
 /// flag.
-fn hand_over(
+pub(crate) fn hand_over(
     supervisor: &OwnedFd,
     listener: &OwnedFd,
     calls_are_kept: bool,
@@ -390,7 +390,7 @@ fn hand_over(
 }
 
 /// The supervisor's side.
-fn receive(socket: &OwnedFd, address: &str) -> Result<(OwnedFd, bool, OsString), Errno> {
+pub(crate) fn receive(socket: &OwnedFd, address: &str) -> Result<(OwnedFd, bool, OsString), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let (mut flag, mut path) = ([0], [0; PATH_BYTES_MAX]);

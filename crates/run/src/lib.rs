@@ -9,6 +9,8 @@
 
 mod background;
 mod calls;
+#[cfg(test)]
+mod cost;
 mod everything;
 mod filter;
 mod group;
