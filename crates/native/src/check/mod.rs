@@ -418,7 +418,7 @@ mod tests {
 
     /// The filesystem that the machine runs from was to be unmounted.
     #[test]
-    fn nobody_is_told_to_unmount_the_root() {
+    fn the_root_is_never_to_be_unmounted() {
         let of = |path: &str| {
             let (path, device) = (PathBuf::from(path), "/dev/sda1".to_owned());
             let no_journal = Obstacle::NoJournal {
