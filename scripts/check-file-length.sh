@@ -4,13 +4,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 LIMIT_LINES=800
-status=0
-while IFS= read -r file; do
-  [ -f "$file" ] || continue
-  lines=$(wc -l <"$file")
-  if [ "$lines" -ge "$LIMIT_LINES" ]; then
-    echo "$file: $lines lines (limit $LIMIT_LINES)" >&2
-    status=1
-  fi
-done < <(git ls-files --cached --others --exclude-standard -- '*.rs' '*.py' '*.sh')
-exit $status
+git ls-files -z --cached --others --exclude-standard -- '*.rs' '*.py' '*.sh' |
+  # One that was removed is still listed until it is committed.
+  while IFS= read -r -d '' file; do [ ! -f "$file" ] || printf '%s\0' "$file"; done |
+  xargs -0 -r wc -l |
+  awk -v limit="$LIMIT_LINES" '
+    $1 >= limit && $2 != "total" { lines = $1; $1 = ""; print substr($0, 2) ": " lines " lines (limit " limit ")"; failed = 1 }
+    END { exit failed }' >&2

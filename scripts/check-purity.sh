@@ -8,16 +8,17 @@ cd "$(dirname "$0")/.."
 
 BARE_TARGET=$(rustup target list --installed 2>/dev/null | grep -E -- '-none|-unknown-none' | head -n 1 || true)
 if [ -n "$BARE_TARGET" ]; then
-  cargo check --quiet -p mobifs-engine --target "$BARE_TARGET"
+  cargo check --quiet --locked -p mobifs-engine --target "$BARE_TARGET"
   echo "mobifs-engine builds for $BARE_TARGET"
   exit 0
 fi
 
-# Without such a target: ask rustc which crates the library of mobifs-engine was linked with.
-metadata_dir=$(mktemp -d)
-trap 'rm -rf "$metadata_dir"' EXIT
-CARGO_TARGET_DIR="$metadata_dir" cargo build --quiet -p mobifs-engine
-library=$(find "$metadata_dir/debug" -maxdepth 1 -name 'libmobifs_engine.rlib')
+# Without such a target: ask rustc which crates the library of mobifs-engine was compiled against. It is
+# compiled by itself, so that no other package adds features to what it uses, and into a directory of its own,
+# which keeps what has not changed.
+built=$(cargo check --quiet --locked -p mobifs-engine --message-format=json-render-diagnostics \
+  --target-dir "${CARGO_TARGET_DIR:-target}/purity")
+library=$(sed -nE 's/.*"name":"mobifs_engine".*"filenames":\["([^"]+)"\].*/\1/p' <<<"$built")
 linked=$(RUSTC_BOOTSTRAP=1 rustc -Z ls=root "$library")
 if ! grep -q '=External Dependencies=' <<<"$linked"; then
   echo "cannot read the dependencies of $library" >&2
