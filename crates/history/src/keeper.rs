@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::archive::{Archive, ArchiveError, Standstill};
-use crate::retention::Retention;
+use crate::retention::{Retention, oldest_first};
 use crate::snapshot::Snapshot;
 use crate::time::WallTime;
 
@@ -36,6 +36,7 @@ pub struct Keeper {
     rules: KeepRules,
     /// Made with the first snapshot.
     archive: Option<Archive>,
+    /// In the order in which they were taken.
     kept: Vec<Snapshot>,
     /// The last one that was taken, which may be removed by now.
     last: Option<Last>,
@@ -83,7 +84,7 @@ impl Keeper {
     pub fn new(source: &Path, directory: &Path, rules: KeepRules) -> Self {
         let archive = Archive::open(source, directory).ok();
         let kept = archive.as_ref().and_then(|archive| archive.list().ok());
-        let kept = kept.unwrap_or_default();
+        let kept = oldest_first(&kept.unwrap_or_default(), WallTime::now());
         let last = archive
             .as_ref()
             .and_then(|archive| Last::of(archive, kept.last()?));
@@ -154,7 +155,7 @@ impl Keeper {
             None => Archive::make(&self.source, &self.directory)?,
         };
         let archive = self.archive.insert(archive);
-        self.kept = archive.list()?;
+        self.kept = oldest_first(&archive.list()?, WallTime::now());
         // Also if the last one was removed since: else a filesystem at rest would be snapshotted
         // again and again.
         if self
@@ -180,7 +181,8 @@ impl Keeper {
             "snapshot taken"
         );
         self.last = Last::of(archive, &taken.snapshot);
-        self.kept = archive.prune(&self.rules.retention, 0)?;
+        let kept = archive.prune(&self.rules.retention, 0)?;
+        self.kept = oldest_first(&kept, WallTime::now());
         Ok(Done {
             commits: taken.commits,
         })
@@ -202,7 +204,7 @@ impl Keeper {
         let retention = self.rules.retention;
         if !retention.surplus(&self.kept, 0, WallTime::now()).is_empty() {
             match archive.prune(&retention, 0) {
-                Ok(kept) => self.kept = kept,
+                Ok(kept) => self.kept = oldest_first(&kept, WallTime::now()),
                 Err(error) => self.failed = Some(error.to_string()),
             }
         }
