@@ -13,7 +13,9 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::handover::{KILLS_VARIABLE, LISTEN_PID_VARIABLE, NOTIFY_VARIABLE, SUPERVISOR_VARIABLE};
+use crate::handover::{
+    KILLS_VARIABLE, LISTEN_PID_VARIABLE, NOTIFY_VARIABLE, Notifier, SUPERVISOR_VARIABLE,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Code, Failure};
@@ -33,6 +35,7 @@ enum News {
 /// The daemon's side: reports the outcome to the parent, once.
 #[derive(Debug)]
 pub struct Ready {
+    has_parent: bool,
     is_reported: Cell<bool>,
 }
 
@@ -47,6 +50,7 @@ impl Ready {
             let _moved = std::env::set_current_dir("/");
         }
         Self {
+            has_parent,
             is_reported: Cell::new(!has_parent),
         }
     }
@@ -54,6 +58,19 @@ impl Ready {
     /// The mount is usable.
     pub fn mounted(&self) {
         self.report(&News::Mounted);
+    }
+
+    /// What this process serves is in force: for the parent, or, in the foreground, for the service
+    /// manager, if there is one.
+    pub fn in_force(&self, status: &str) {
+        if self.has_parent {
+            return self.mounted();
+        }
+        let sent = Notifier::from_environment()
+            .and_then(|notifier| notifier.map_or(Ok(()), |notifier| notifier.ready(status)));
+        if let Err(error) = sent {
+            tracing::warn!(%error, "the service manager cannot be told that this process is ready");
+        }
     }
 
     /// There will be no mount.

@@ -153,7 +153,7 @@ pub fn serve(plan: Plan, ready: &Ready) -> Result<(), Failure> {
         filesystem = filesystem.kind(),
         "steered"
     );
-    ready.mounted();
+    ready.in_force(&format!("steers {}", mount.mountpoint.display()));
     let ran = steering.run();
     drop(around);
     if ran.is_err() {

@@ -1,8 +1,10 @@
 //! Daemons that end, in every way.
 
 use std::fs;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -53,6 +55,32 @@ fn the_foreground_steers_until_it_is_ended() {
     disk.stop();
     assert!(daemon.wait().unwrap().success());
     assert_eq!(disk.options(), before);
+}
+
+/// A service that systemd started after the daemon's was refused, as nothing was steered yet.
+#[test]
+fn the_service_manager_hears_when_it_is_steered() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    let path = disk.fixture.path("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    let patience = Duration::from_secs(60);
+    manager.set_read_timeout(Some(patience)).unwrap();
+    let mut daemon = Command::new(PROGRAM)
+        .args(["steer", "--foreground"])
+        .arg(&disk.at)
+        .env("NOTIFY_SOCKET", &path)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut message = [0; 256];
+    let length = manager.recv(&mut message).unwrap();
+    assert!(disk.is_in_force());
+    let message = String::from_utf8_lossy(&message[..length]).into_owned();
+    let status = format!("STATUS=steers {}", disk.at.display());
+    assert_eq!(message, format!("READY=1\n{status}"));
+    disk.stop();
+    assert!(daemon.wait().unwrap().success());
 }
 
 /// The kernel keeps the promise of a daemon that was killed; what was before is not forgotten.
