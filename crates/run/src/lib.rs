@@ -19,6 +19,7 @@ mod listener;
 mod opens;
 mod preload;
 mod priority;
+mod steering_units;
 mod supervisor;
 mod target;
 mod twin;

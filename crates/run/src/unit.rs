@@ -5,6 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::steering_units::steering_units;
+
 /// Where an administrator's drop-ins are.
 const UNITS: &str = "/etc/systemd/system";
 const NAME: &str = "50-mobifs-run.conf";
@@ -14,7 +16,11 @@ const PREFIXES: &[char] = &['-', ':', '+', '!', '|'];
 /// the unit's own list away; this one adds to it.
 const SUPERVISOR_CALLS: &str = "SystemCallFilter=seccomp pidfd_open pidfd_getfd process_vm_readv \
      openat2 statx statmount close_range unshare syncfs sync_file_range pwritev2 \
-     prctl socketpair sendmsg recvmsg setsid sched_getattr sched_setattr setxattr getxattr uname";
+     prctl socketpair sendmsg recvmsg setsid clone clone3 wait4 poll ppoll ioctl fcntl \
+     memfd_create ftruncate dup2 dup3 chdir umask mkdir mkdirat rmdir unlinkat open openat access \
+     faccessat faccessat2 newfstatat fstat lseek read readv pread64 write writev pwrite64 close \
+     readlink readlinkat getdents64 madvise sysinfo uname sigaltstack rt_sigaction rt_sigprocmask \
+     tgkill sched_getattr sched_setattr setxattr getxattr";
 
 /// Why there is no drop-in.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +59,7 @@ pub enum UnitError {
 pub struct DropIn {
     unit: String,
     text: String,
+    is_ordered: bool,
 }
 
 impl DropIn {
@@ -96,8 +103,14 @@ impl DropIn {
             .collect();
         words.insert(0, format!("--app={}", quoted(app.unwrap_or(name))));
         let program = quoted(&program.to_string_lossy());
-        let text = service.rewritten(&unit, &program, &words.join(" "))?;
-        Ok(Self { unit, text })
+        let mut steering = steering_units();
+        steering.retain(|name| *name != unit);
+        let text = service.rewritten(&unit, &program, &words.join(" "), &steering)?;
+        Ok(Self {
+            unit,
+            text,
+            is_ordered: !steering.is_empty(),
+        })
     }
 
     /// The unit's name in full.
@@ -108,6 +121,11 @@ impl DropIn {
     /// The drop-in's content.
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Whether systemd starts what steers before the unit.
+    pub const fn is_ordered(&self) -> bool {
+        self.is_ordered
     }
 
     /// Where it belongs.
@@ -159,14 +177,26 @@ impl Service {
         service
     }
 
-    fn rewritten(&self, unit: &str, program: &str, words: &str) -> Result<String, UnitError> {
+    /// `steering`: the units to be started before.
+    fn rewritten(
+        &self,
+        unit: &str,
+        program: &str,
+        words: &str,
+        steering: &[String],
+    ) -> Result<String, UnitError> {
         if self.commands.is_empty() {
             return Err(UnitError::NoCommand(unit.to_owned()));
         }
         let mut text = format!(
             "# Made by `mobifs run --systemd {unit}`: to be made again when the unit's ExecStart= \
-             changes.\n[Service]\nExecStart=\n"
+             changes.\n"
         );
+        if !steering.is_empty() {
+            let names = steering.join(" ");
+            text += &format!("[Unit]\nWants={names}\nAfter={names}\n");
+        }
+        text += "[Service]\nExecStart=\n";
         for command in &self.commands {
             let rest = command.trim_start_matches(PREFIXES);
             let prefixes = command.strip_suffix(rest).unwrap_or_default();
@@ -243,7 +273,7 @@ ExecStart=/neither/this
     fn commands_are_run_as_before_by_another_program() {
         let service = Service::parse(UNIT);
         let text = service
-            .rewritten("db.service", "/bin/mobifs", "--app=db")
+            .rewritten("db.service", "/bin/mobifs", "--app=db", &[])
             .unwrap();
         let lines: Vec<&str> = text.lines().skip(1).collect();
         assert_eq!(
@@ -256,13 +286,23 @@ ExecStart=/neither/this
             ]
         );
         let again = Service::parse(&format!("{UNIT}{text}"));
-        let again = again.rewritten("db.service", "/bin/mobifs", "--app=db");
+        let again = again.rewritten("db.service", "/bin/mobifs", "--app=db", &[]);
         assert!(again.is_err(), "{again:?}");
+    }
+
+    /// At boot a service was started before the filesystem was steered, and refused.
+    #[test]
+    fn a_unit_is_started_after_what_steers() {
+        let steering = ["mobifs-steer@a\\x2db.service", "other.service"].map(str::to_owned);
+        let text = Service::parse("[Service]\nExecStart=/a\n").rewritten("a", "/m", "", &steering);
+        let names = "mobifs-steer@a\\x2db.service other.service";
+        let ordered = format!("[Unit]\nWants={names}\nAfter={names}\n[Service]\nExecStart=\n");
+        assert!(text.unwrap().contains(&ordered));
     }
 
     #[test]
     fn what_cannot_be_rewritten_is_refused() {
-        let rewritten = |text: &str| Service::parse(text).rewritten("a.service", "/m", "");
+        let rewritten = |text: &str| Service::parse(text).rewritten("a.service", "/m", "", &[]);
         let other_name = rewritten("[Service]\nExecStart=@/bin/a b\n");
         assert!(matches!(other_name, Err(UnitError::OtherName(_))));
         assert!(matches!(
@@ -271,9 +311,12 @@ ExecStart=/neither/this
         ));
         let filtered = rewritten("[Service]\nExecStart=/a\nSystemCallFilter=@system-service\n");
         let filtered = filtered.unwrap();
-        // A unit's filter ends a process that calls something else.
-        for call in ["pidfd_getfd", "sched_setattr", "setxattr"] {
-            assert!(filtered.contains(call), "{call}");
+        // A narrow list ended the service with SIGSYS before its program was started.
+        for call in ["pidfd_getfd", "clone", "memfd_create", "ppoll", "sched_setattr", "setxattr"] {
+            assert!(
+                filtered.contains(&format!(" {call} ")),
+                "{call}: {filtered}"
+            );
         }
     }
 

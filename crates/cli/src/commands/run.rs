@@ -71,6 +71,13 @@ fn drop_in(unit: &str, arguments: &RunArguments) -> Result<ExitCode, Failure> {
         &words_of(arguments),
     );
     let drop_in = drop_in.map_err(|error| failed(&error))?;
+    if !drop_in.is_ordered() && arguments.class == RunClass::Relaxed && !arguments.is_unsafe {
+        eprintln!(
+            "mobifs: warning: no service of systemd steers a filesystem at present (mobifs-steer@.service), so the \
+             drop-in does not order {} after one: when it is started before the filesystem is steered, it is refused",
+            drop_in.unit()
+        );
+    }
     if !arguments.install {
         print!("# {}\n{}", drop_in.path().display(), drop_in.text());
         return Ok(ExitCode::SUCCESS);
