@@ -139,9 +139,19 @@ struct NativeArguments {
     /// This writer in every session, with calls that are waited for.
     #[arg(long)]
     waits: Option<Writer>,
+    /// What is steered: ext4, or btrfs, which promises less.
+    #[arg(long, default_value = "ext4", value_parser = parse_steered)]
+    filesystem: Filesystem,
     /// On ext4 with data=ordered, which promises nothing: this must find violations.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "filesystem")]
     control: bool,
+}
+
+/// Those that can be steered.
+fn parse_steered(text: &str) -> Result<Filesystem, String> {
+    let steered = [Filesystem::Ext4, Filesystem::Btrfs];
+    let named = steered.into_iter().find(|other| other.name() == text);
+    named.ok_or_else(|| "ext4 and btrfs can be steered".to_owned())
 }
 
 impl NativeArguments {
@@ -150,10 +160,10 @@ impl NativeArguments {
             program: programs.mobifs,
             helper: programs.helper,
             scratch: programs.scratch,
-            subject: if self.control {
-                native::Subject::Ordered
-            } else {
-                native::Subject::Steered
+            subject: match self.filesystem {
+                _ if self.control => native::Subject::Ordered,
+                Filesystem::Btrfs => native::Subject::Btrfs,
+                _ => native::Subject::Steered,
             },
             cuts: self.cuts,
             cuts_of_a_session: self.cuts_per_session,
@@ -276,7 +286,7 @@ fn notice_interruption() -> Result<Arc<AtomicBool>, Trouble> {
 }
 
 fn cut_native(options: native::Options) -> Result<(), Trouble> {
-    if let Some(obstacle) = mobifs_campaigns::obstacle(Filesystem::Ext4) {
+    if let Some(obstacle) = mobifs_campaigns::obstacle(options.subject.filesystem()) {
         println!("native: SKIPPED, {obstacle}");
         return Ok(());
     }
@@ -304,8 +314,8 @@ fn cut_native(options: native::Options) -> Result<(), Trouble> {
     })?;
     println!("{tally}; {} s", started.elapsed().as_secs());
     match (subject, tally.violations.len()) {
-        (native::Subject::Steered, 0) => Ok(()),
-        (native::Subject::Steered, count) => {
+        (native::Subject::Steered | native::Subject::Btrfs, 0) => Ok(()),
+        (native::Subject::Steered | native::Subject::Btrfs, count) => {
             Err(Trouble::Violation(format!("{count}, listed above")))
         }
         (native::Subject::Ordered, 0) => Err(Trouble::Failed(

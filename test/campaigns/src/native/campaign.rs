@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use super::oracle::{Promise, judge};
 use super::session::{BALLAST, Recorded, Tools, record};
 use super::setting::{DaemonFate, Layout, Only, Setting, Subject};
+use super::snapshots;
 use crate::filesystem::{Filesystem, unmount};
 use crate::trouble::{OnPath as _, Trouble};
 
@@ -82,9 +83,12 @@ pub struct Tally {
     /// Cuts after which stores into a mapping were there that are newer than everything else, which is not
     /// promised otherwise.
     pub newer_mappings: u64,
+    /// Snapshots called exact that were compared after cuts.
+    pub snapshots: u64,
     /// Cuts that broke a promise.
     pub broken: u64,
-    /// Cuts after which ext4's superblock was torn, so that a copy of it was needed.
+    /// Cuts after which the superblock was torn, so that a copy of ext4's was needed; one of btrfs is lost then,
+    /// and nothing is compared.
     pub superblocks_torn: u64,
     /// The oldest step that was missing after a cut had returned so long before it.
     pub lost_max: Duration,
@@ -131,7 +135,7 @@ impl fmt::Display for Tally {
              small journal, {} with a writer that waits), {} commits asked for; {} steps had \
              returned, {} were there; {} commands survived, {} did not, {} were torn, the \
              superblock after {} cuts; the oldest loss was {} ms old, {} ms more than age_max_ms; \
-             moments known to {:.1} ms; mappings newer than that after {} cuts; {} violations \
+             moments known to {:.1} ms; mappings newer than that after {} cuts; {} exact snapshots; {} violations \
              after {} cuts",
             self.cuts,
             self.sessions,
@@ -151,6 +155,7 @@ impl fmt::Display for Tally {
             self.beyond_age_max.as_millis(),
             mean_width.as_secs_f64() * 1e3,
             self.newer_mappings,
+            self.snapshots,
             self.violations.len(),
             self.broken
         )
@@ -304,6 +309,37 @@ impl Campaign {
         Ok(())
     }
 
+    /// Has the filesystem recover what a cut left; where it does not, what is wrong with that, if it is.
+    fn recover(
+        &mut self,
+        setting: &Setting,
+        image: &Path,
+        at: &Path,
+        random: &mut Random,
+    ) -> Result<Option<Option<String>>, Trouble> {
+        let filesystem = setting.subject.filesystem();
+        let mut recovered = filesystem.recover(image, at, random);
+        if filesystem == Filesystem::Ext4 && recovered.is_err() && has_torn_superblock(image) {
+            self.tally.superblocks_torn += 1;
+            recovered = recover_by_copy(image, setting.layout);
+        }
+        match recovered {
+            Ok(()) => Ok(None),
+            Err(Trouble::LowerLost(_)) => {
+                self.tally.superblocks_torn += 1;
+                Ok(Some(None))
+            }
+            Err(Trouble::Violation(problem) | Trouble::Failed(problem)) => {
+                if is_mounted(at) {
+                    unmount(at)?;
+                }
+                let name = filesystem.name();
+                Ok(Some(Some(format!("{name} does not recover: {problem}"))))
+            }
+            Err(other) => Err(other),
+        }
+    }
+
     /// Recovers what a cut left and looks at everything; returns what is wrong.
     fn examine(
         &mut self,
@@ -318,24 +354,12 @@ impl Campaign {
             fs::create_dir(&at).on(&at)?;
         }
         let mut problems = Vec::new();
-        let mut recovered = Filesystem::Ext4.recover(image, &at, random);
-        if recovered.is_err() && has_torn_superblock(image) {
-            self.tally.superblocks_torn += 1;
-            recovered = recover_by_copy(image, setting.layout);
+        if let Some(problem) = self.recover(setting, image, &at, random)? {
+            fs::remove_file(image).on(image)?;
+            problems.extend(problem);
+            return Ok(problems);
         }
-        match recovered {
-            Ok(()) => {}
-            Err(Trouble::Violation(problem) | Trouble::Failed(problem)) => {
-                problems.push(format!("ext4 does not recover: {problem}"));
-                if is_mounted(&at) {
-                    unmount(&at)?;
-                }
-                fs::remove_file(image).on(image)?;
-                return Ok(problems);
-            }
-            Err(other) => return Err(other),
-        }
-        Filesystem::Ext4.mount(image, &at)?;
+        setting.subject.filesystem().mount(image, &at)?;
         // SQLite needs some room to open a database.
         let ballast = at.join(BALLAST);
         if ballast.exists() {
@@ -344,21 +368,29 @@ impl Campaign {
         let mut logs = Vec::new();
         for log in &recorded.logs {
             let app = log.app();
-            match log.writer.check(&at.join(&app)) {
+            let found = if setting.subject.keeps_order() || log.is_durable {
+                log.writer.check(&at.join(&app))
+            } else {
+                log.writer.check_each_file(&at.join(&app))
+            };
+            match found {
                 Ok(found) => logs.push((log.clone(), found)),
                 Err(problem) => problems.push(format!("{app}: {problem}")),
             }
         }
+        if setting.subject == Subject::Btrfs {
+            let looked = snapshots::examine(&at, recorded, cut_ns, self.scratch.path(), random)?;
+            self.tally.snapshots += looked.exact;
+            problems.extend(looked.problems);
+        }
         unmount(&at)?;
         fs::remove_file(image).on(image)?;
-        let age_max = Duration::from_millis(setting.age_max_ms);
-        let age_limit = match setting.subject {
-            Subject::Steered => age_max + self.options.slack,
-            Subject::Ordered => Duration::MAX,
-        };
+        let age_max = setting.age_limit();
+        let age_limit = age_max.saturating_add(self.options.slack);
         let promise = Promise {
             cut_ns,
             age_max_ns: u64::try_from(age_limit.as_nanos()).unwrap_or(u64::MAX),
+            keeps_order: setting.subject.keeps_order(),
         };
         let (verdict, wrong) = judge(&logs, &recorded.commits, promise);
         problems.extend(wrong);

@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::oracle::{Commit, Log};
 use super::running::{Launch, Running};
 use super::setting::{DaemonFate, Setting, Subject};
+use super::snapshots;
 use crate::disk::Disk;
 use crate::filesystem::Filesystem;
 use crate::history::boottime_ns;
@@ -78,8 +79,17 @@ pub(super) struct Recorded {
     pub(super) clock: DeviceClock,
     pub(super) logs: Vec<Log>,
     pub(super) commits: Vec<Commit>,
+    pub(super) snapshots: Vec<Listed>,
     /// When all writers were at work, and when nothing steered any more.
     pub(super) during: std::ops::Range<VirtualNs>,
+}
+
+/// Snapshots that there were before a commit that was asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Listed {
+    pub(super) names: Vec<String>,
+    /// When it had returned.
+    pub(super) returned_ns: u64,
 }
 
 /// The daemon of a mount point, ended with the value.
@@ -114,6 +124,15 @@ impl Daemon<'_> {
             self.pid = None;
         }
         Ok(())
+    }
+
+    fn commit(&self) -> Result<Commit, Trouble> {
+        let asked_ns = boottime_ns();
+        self.mobifs.run(&["sync", "--commit-only"], &[&self.at])?;
+        Ok(Commit {
+            asked_ns,
+            returned_ns: boottime_ns(),
+        })
     }
 
     fn answers(&self) -> bool {
@@ -151,7 +170,8 @@ pub(super) fn record(
 ) -> Result<Recorded, Trouble> {
     let base = make(setting, scratch)?;
     let journal = scratch.join("journal");
-    let disk = Disk::serve_again(scratch, Filesystem::Ext4, tools.scale, &journal)?;
+    let filesystem = setting.subject.filesystem();
+    let disk = Disk::serve_again(scratch, filesystem, tools.scale, &journal)?;
     disk.mount()?;
     let at = disk.mountpoint().to_owned();
     let mut daemon = Daemon {
@@ -163,7 +183,7 @@ pub(super) fn record(
         is_stopped: false,
     };
     fs::write(&daemon.config, setting.config()).on(&daemon.config)?;
-    if setting.subject == Subject::Steered {
+    if setting.subject.is_steered() {
         daemon.start()?;
     }
     let mut running = start_writers(tools, setting, &at, scratch)?;
@@ -172,9 +192,9 @@ pub(super) fn record(
     }
     let clock = DeviceClock::read(&disk, tools.scale)?;
     let began = disk.device_now()?;
-    let mut commits = pass_time(setting, &mut running, &mut daemon, random)?;
+    let (mut commits, snapshots) = pass_time(setting, &mut running, &mut daemon, random)?;
     let logs = running.into_iter().map(Running::finish).collect();
-    if setting.subject == Subject::Steered {
+    if setting.subject.is_steered() {
         let commits_all = daemon.pid.is_some();
         let asked_ns = boottime_ns();
         daemon.end()?;
@@ -194,6 +214,7 @@ pub(super) fn record(
         clock,
         logs,
         commits,
+        snapshots,
         during: began..ended,
     })
 }
@@ -203,20 +224,28 @@ fn make(setting: &Setting, scratch: &Path) -> Result<PathBuf, Trouble> {
     let image = scratch.join("image");
     let file = fs::File::create(&image).on(&image)?;
     file.set_len(setting.mebibytes << 20).on(&image)?;
+    match setting.subject.filesystem() {
+        Filesystem::Ext4 => make_ext4(setting, &image)?,
+        other => other.make(&image, &[])?,
+    }
+    let base = scratch.join("base");
+    let mut copy = Command::new("cp");
+    succeed(copy.arg("--sparse=always").args([&image, &base]))?;
+    Ok(base)
+}
+
+fn make_ext4(setting: &Setting, image: &Path) -> Result<(), Trouble> {
     let journal = format!("size={}", setting.journal_mebibytes);
     let layout = setting.layout.options();
     let mut options: Vec<&str> = layout.iter().map(String::as_str).collect();
     // The kernel initialises nothing later, which would only fill the device's journal.
     options.extend(["-J", &journal, "-E", "lazy_itable_init=0"]);
-    Filesystem::Ext4.make(&image, &options)?;
+    Filesystem::Ext4.make(image, &options)?;
     let options = format!("mount_opts={}", setting.subject.mount_options());
     let mut tune = Command::new("tune2fs");
     tune.args(["-o", setting.subject.default_option()]);
-    succeed(tune.args(["-E", &options]).arg(&image))?;
-    let base = scratch.join("base");
-    let mut copy = Command::new("cp");
-    succeed(copy.arg("--sparse=always").args([&image, &base]))?;
-    Ok(base)
+    succeed(tune.args(["-E", &options]).arg(image))?;
+    Ok(())
 }
 
 fn start_writers(
@@ -248,7 +277,7 @@ fn start_writers(
     let mut running = Vec::new();
     for &writer in &setting.relaxed {
         let before = match setting.subject {
-            Subject::Steered => run(&["--mechanism", mechanism]),
+            Subject::Steered | Subject::Btrfs => run(&["--mechanism", mechanism]),
             Subject::Ordered => run(&["--unsafe"]),
         };
         let pauses = setting.hot != Some(writer);
@@ -291,8 +320,8 @@ fn pass_time(
     running: &mut [Running],
     daemon: &mut Daemon<'_>,
     random: &mut Random,
-) -> Result<Vec<Commit>, Trouble> {
-    let mut commits = Vec::new();
+) -> Result<(Vec<Commit>, Vec<Listed>), Trouble> {
+    let (mut commits, mut snapshots) = (Vec::new(), Vec::new());
     let start = Instant::now();
     let mut fate = setting.fate;
     let mut ends_at = None;
@@ -322,21 +351,18 @@ fn pass_time(
             }
             _ => {}
         }
-        if now >= sync_at && setting.subject == Subject::Steered {
+        if now >= sync_at && setting.subject.is_steered() {
             sync_at = now + random_time(2 * setting.sync_every, random);
             if daemon.answers() {
-                let asked_ns = boottime_ns();
-                daemon
-                    .mobifs
-                    .run(&["sync", "--commit-only"], &[&daemon.at])?;
-                commits.push(Commit {
-                    asked_ns,
-                    returned_ns: boottime_ns(),
-                });
+                let names = snapshots::names(&daemon.at);
+                let commit = daemon.commit()?;
+                let returned_ns = commit.returned_ns;
+                commits.push(commit);
+                snapshots.push(Listed { names, returned_ns });
             }
         }
     }
-    Ok(commits)
+    Ok((commits, snapshots))
 }
 
 /// Up to `longest`.

@@ -7,6 +7,7 @@ use mobifs_testkit::random::Random;
 
 use super::session::random_time;
 use super::writers::Writer;
+use crate::filesystem::Filesystem;
 
 /// What the writers write to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,22 +16,41 @@ pub enum Subject {
     Steered,
     /// ext4 with `data=ordered`, on which nothing is promised: a control that must fail.
     Ordered,
+    /// btrfs, steered: no point in time, but an age, commits that are asked for, and snapshots.
+    Btrfs,
 }
 
 impl Subject {
+    /// What it is.
+    pub const fn filesystem(self) -> Filesystem {
+        match self {
+            Self::Steered | Self::Ordered => Filesystem::Ext4,
+            Self::Btrfs => Filesystem::Btrfs,
+        }
+    }
+
+    pub(super) const fn is_steered(self) -> bool {
+        !matches!(self, Self::Ordered)
+    }
+
+    /// Whether a commit is one point in time of all files.
+    pub(super) const fn keeps_order(self) -> bool {
+        !matches!(self, Self::Btrfs)
+    }
+
     /// As tune2fs spells it.
     pub(super) const fn default_option(self) -> &'static str {
         match self {
-            Self::Steered => "journal_data",
             Self::Ordered => "journal_data_ordered",
+            Self::Steered | Self::Btrfs => "journal_data",
         }
     }
 
     /// As mount spells others. The control commits as often as a daemon would.
     pub(super) const fn mount_options(self) -> &'static str {
         match self {
-            Self::Steered => "",
             Self::Ordered => "commit=1",
+            Self::Steered | Self::Btrfs => "",
         }
     }
 }
@@ -129,6 +149,9 @@ impl DaemonFate {
     }
 }
 
+/// Without a daemon, content gets into a transaction of btrfs only when the kernel begins to write it.
+const UNWRITTEN_MAX: Duration = Duration::from_secs(35);
+
 /// A session, as chosen.
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
@@ -192,7 +215,8 @@ impl Setting {
         only: &Only,
         random: &mut Random,
     ) -> Self {
-        let may_be_full = only.all().all(Writer::bears_a_full_disk);
+        // Snapshots hold the room that a writer gives back.
+        let may_be_full = subject.keeps_order() && only.all().all(Writer::bears_a_full_disk);
         let is_nearly_full = random.chance(25) && may_be_full;
         let journal_mebibytes = *random.pick(&[4, 8, 32]);
         let relaxed = if only.relaxed.is_empty() {
@@ -207,12 +231,15 @@ impl Setting {
             writer.can_be_durable() && (!is_nearly_full || writer.bears_a_full_disk())
         };
         let durable: Vec<Writer> = OTHERS.into_iter().filter(waits).collect();
-        let waits = subject == Subject::Steered && random.chance(35);
+        let waits = subject.is_steered() && random.chance(35);
         let durable = waits.then(|| *random.pick(&durable));
         Self {
             subject,
             lasts,
-            mebibytes: 96 + journal_mebibytes,
+            mebibytes: match subject.filesystem() {
+                Filesystem::Ext4 => 96 + journal_mebibytes,
+                other => other.mebibytes_min(),
+            },
             layout: if random.chance(50) {
                 Layout::Usual
             } else {
@@ -232,9 +259,10 @@ impl Setting {
             durable_under_run: random.chance(50),
             mechanism: *random.pick(&["both", "seccomp", "preload"]),
             sync_every: *random.pick(&[Duration::from_millis(700), Duration::from_secs(5)]),
-            fate: match subject {
-                Subject::Steered => DaemonFate::choose(number, lasts, random),
-                Subject::Ordered => DaemonFate::Lives,
+            fate: if subject.is_steered() {
+                DaemonFate::choose(number, lasts, random)
+            } else {
+                DaemonFate::Lives
             },
         }
     }
@@ -242,7 +270,25 @@ impl Setting {
     /// The daemon's configuration.
     pub(super) fn config(&self) -> String {
         let (age_max_ms, policy) = (self.age_max_ms, self.policy);
-        format!("user_events = \"none\"\n[defaults]\nage_max_ms = {age_max_ms}\n{policy}\n")
+        let history = if self.subject == Subject::Btrfs {
+            "[history]\nkeep_count = 1000\ninterval_min_ms = 300\n"
+        } else {
+            ""
+        };
+        format!(
+            "user_events = \"none\"\n[defaults]\nage_max_ms = {age_max_ms}\n{policy}\n{history}"
+        )
+    }
+
+    /// How old what is missing after a cut may be.
+    pub(super) fn age_limit(&self) -> Duration {
+        let age_max = Duration::from_millis(self.age_max_ms);
+        match self.subject {
+            Subject::Steered => age_max,
+            Subject::Btrfs if self.fate == DaemonFate::Lives => age_max,
+            Subject::Btrfs => age_max + UNWRITTEN_MAX,
+            Subject::Ordered => Duration::MAX,
+        }
     }
 }
 

@@ -184,6 +184,21 @@ impl Writer {
         .map(Some)
     }
 
+    /// The same where files need not be of one moment: up to which step all that it did is there; none if that
+    /// does not tell.
+    ///
+    /// # Errors
+    /// A file is as it never was.
+    pub fn check_each_file(self, app: &Path) -> Result<Option<Found>, String> {
+        if self != Self::Records {
+            return Ok(None);
+        }
+        if !app.exists() {
+            return Ok(Some(Found::after(0)));
+        }
+        records::check_each_file(app).map(Some)
+    }
+
     const fn history(self) -> Option<Kind> {
         match self {
             Self::Mapped => Some(Kind::Mapped),

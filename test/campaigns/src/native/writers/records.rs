@@ -2,6 +2,7 @@
 //! last one, later in the place of an old one. No record crosses a page, so each is one transaction of
 //! ext4, and the eight files together are after exactly one step.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
@@ -65,19 +66,49 @@ pub(super) fn work(app: &Path) -> Result<Infallible, String> {
     }
 }
 
-pub(super) fn check(app: &Path) -> Result<Found, String> {
-    let mut records = Vec::new();
+/// Number and time of the step in each slot of each file.
+type Records = BTreeMap<(u64, u64), (u64, u64)>;
+
+fn read(app: &Path) -> Result<Records, String> {
+    let mut records = Records::new();
     for file in 0..FILES {
         let bytes = content(&app.join(name(file)))?;
         for (slot, bytes) in (0..SLOTS).zip(bytes.chunks(RECORD_BYTES)) {
             let record = parse(bytes)
                 .ok_or_else(|| format!("record {slot} of file {file} is torn: {bytes:?}"))?;
-            records.push(((file, slot), record));
+            records.insert((file, slot), record);
         }
     }
-    let newest = records.iter().map(|(_, record)| *record).max();
+    Ok(records)
+}
+
+/// Up to which step everything is there, whatever there is of later ones.
+pub(super) fn check_each_file(app: &Path) -> Result<Found, String> {
+    let found = read(app)?;
+    let mut missing = u64::MAX;
+    for file in 0..FILES {
+        for slot in 0..SLOTS {
+            let (step, _) = found.get(&(file, slot)).copied().unwrap_or((0, 0));
+            if step > 0 && (step % FILES, step / FILES % SLOTS) != (file, slot) {
+                return Err(format!("step {step} is in record {slot} of file {file}"));
+            }
+            // There is no step 0.
+            let first = slot * FILES + file;
+            let next = match step {
+                0 if first == 0 => FILES * SLOTS,
+                0 => first,
+                step => step + FILES * SLOTS,
+            };
+            missing = missing.min(next);
+        }
+    }
+    Ok(Found::after(missing - 1))
+}
+
+pub(super) fn check(app: &Path) -> Result<Found, String> {
+    let mut found = read(app)?;
+    let newest = found.values().copied().max();
     let (last, stamp_ns) = newest.unwrap_or((0, 0));
-    let mut found = std::collections::BTreeMap::from_iter(records);
     for file in 0..FILES {
         for slot in 0..SLOTS {
             let expected = writer_of(file, slot, last);
@@ -110,6 +141,19 @@ mod tests {
             file.write_all_at(&bytes, offset(step)).unwrap();
         }
         app
+    }
+
+    #[test]
+    fn the_first_step_that_is_missing_is_found() {
+        let all = FILES * SLOTS;
+        for last in [0, 1, 7, 8, 9, 500, all - 1, all, 4000] {
+            let found = check_each_file(written(1..=last).path()).unwrap();
+            assert_eq!(found, Found::after(last), "{last}");
+            if last > 2 {
+                let gap = written((1..last - 1).chain([last]));
+                assert_eq!(check_each_file(gap.path()), Ok(Found::after(last - 2)));
+            }
+        }
     }
 
     #[test]
