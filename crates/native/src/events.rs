@@ -1,6 +1,7 @@
 //! What happens around the machine, as far as it matters for commits.
 
 use mobifs_daemon::EventTarget;
+use mobifs_steered::Directory;
 use mobifs_volume::BatterySource;
 
 use crate::steering::Steering;
@@ -25,6 +26,19 @@ impl EventTarget for Steering {
 
     fn power_goes(&self) {
         self.power_is_going();
+    }
+
+    fn falls_asleep(&self) {
+        if let Err(error) = Directory::from_environment().note_sleep() {
+            tracing::warn!(
+                %error,
+                "supervisors of programs cannot be told that the machine is about to sleep: it may fail to"
+            );
+        }
+    }
+
+    fn is_awake(&self) {
+        Directory::from_environment().end_sleep();
     }
 
     fn relieve_memory(&self) {

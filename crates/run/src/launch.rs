@@ -214,9 +214,9 @@ impl Run {
         let decisions = if self.is_unsafe {
             Decisions::for_all()
         } else {
-            Decisions::by(directory)
+            Decisions::by(directory.clone())
         };
-        let supervisor = background::spawn(|socket| supervise(socket, decisions));
+        let supervisor = background::spawn(|socket| supervise(socket, decisions, &directory));
         let supervisor = supervisor.map_err(RunError::of("start a supervisor"))?;
         let options = FilterOptions {
             refuses_rings: !self.allows_rings,
@@ -338,7 +338,7 @@ fn exec(words: &[CString], variables: &[CString]) -> io::Error {
 }
 
 /// The supervisor's whole life. It ends if it gets no listener.
-fn supervise(socket: OwnedFd, decisions: Decisions) {
+fn supervise(socket: OwnedFd, decisions: Decisions, directory: &Directory) {
     // Where there is no flag, the library in the programs finds none, and looks at each call. The
     // programs find it as long as this process has its file open.
     let (flag, _file, address) = match MappingFlag::create() {
@@ -350,7 +350,8 @@ fn supervise(socket: OwnedFd, decisions: Decisions) {
     };
     drop(socket);
     priority::raise();
-    supervisor::serve(Listener::new(listener), decisions, calls_are_kept, flag);
+    let listener = Listener::new(listener);
+    supervisor::serve(listener, decisions, directory, calls_are_kept, flag);
     if !path.is_empty() {
         Group::at(path.into()).remove();
     }

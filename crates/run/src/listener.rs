@@ -99,12 +99,14 @@ impl Listener {
         listener
     }
 
-    /// Waits for the next call; `None` when no process has the filter any more.
-    pub(crate) fn next(&self) -> io::Result<Option<Received>> {
+    /// Waits for the next call, and then for `may_begin` to return before it takes the call up; `None` when
+    /// no process has the filter any more.
+    pub(crate) fn next(&self, may_begin: impl Fn()) -> io::Result<Option<Received>> {
         loop {
             if !self.wait_ends && !self.poll(None)? {
                 return Ok(None);
             }
+            may_begin();
             let mut received = Received::default();
             match self.control(RECEIVE, &mut received) {
                 Ok(()) => return Ok(Some(received)),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mobifs_steered::{Decisions, MappedFiles, MappingFlag, is_order_kept};
+use mobifs_steered::{Decisions, Directory, MappedFiles, MappingFlag, is_order_kept};
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::calls::{Kind, kind_of};
@@ -48,6 +48,7 @@ struct Shared {
 pub(crate) fn serve(
     listener: Listener,
     decisions: Decisions,
+    directory: &Directory,
     calls_are_kept: bool,
     mappings: Option<MappingFlag>,
 ) {
@@ -63,7 +64,7 @@ pub(crate) fn serve(
     let mut threads = Threads::default();
     let mut failures = 0;
     loop {
-        match shared.listener.next() {
+        match shared.listener.next(|| directory.wait_until_awake()) {
             Ok(Some(call)) => {
                 failures = 0;
                 // A mistake of this program must not hold up another one.

@@ -38,6 +38,7 @@ mod mappings;
 mod ofd_lock;
 mod record;
 mod registration;
+mod sleep;
 mod standstill;
 mod superblock;
 

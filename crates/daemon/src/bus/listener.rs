@@ -65,4 +65,12 @@ impl BusListener for Listener {
     fn power_goes(&self) {
         self.target.power_goes();
     }
+
+    fn falls_asleep(&self) {
+        self.target.falls_asleep();
+    }
+
+    fn is_awake(&self) {
+        self.target.is_awake();
+    }
 }

@@ -79,11 +79,17 @@ impl Logind {
             return Ok(());
         }
         match (signal.interface.as_deref(), signal.member.as_deref()) {
-            (Some(MANAGER), Some("PrepareForSleep" | "PrepareForShutdown")) => {
+            (Some(MANAGER), Some(member @ ("PrepareForSleep" | "PrepareForShutdown"))) => {
+                let is_sleep = member == "PrepareForSleep";
                 match signal.first().and_then(Value::as_bool) {
-                    Some(true) => self.power_goes(),
+                    Some(true) => self.power_goes(is_sleep),
                     // Awake again, or it was called off.
-                    Some(false) => self.inhibit(connection)?,
+                    Some(false) => {
+                        if is_sleep {
+                            self.listener.is_awake();
+                        }
+                        self.inhibit(connection)?;
+                    }
                     None => {}
                 }
             }
@@ -126,7 +132,7 @@ impl Logind {
     }
 
     /// Commits everything, as far as there is time, then closes the inhibitor.
-    fn power_goes(&mut self) {
+    fn power_goes(&mut self, is_sleep: bool) {
         let commit = self.commit.take().or_else(|| self.begin_commit());
         let time = self.delay_max.min(DELAY_MAX);
         if let Some(commit) = commit
@@ -137,6 +143,9 @@ impl Logind {
                 "the daemon could not commit everything before the machine sleeps or shuts down"
             );
             self.commit = Some(commit);
+        }
+        if is_sleep {
+            self.listener.falls_asleep();
         }
         self.inhibitor = None;
     }

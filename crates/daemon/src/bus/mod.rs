@@ -41,4 +41,10 @@ pub(crate) trait BusListener: Send + Sync {
     /// The machine is about to sleep or to be switched off, and waits (for some seconds)
     /// until this returns.
     fn power_goes(&self);
+
+    /// The machine goes to sleep when this returns.
+    fn falls_asleep(&self) {}
+
+    /// The machine is awake again, or does not sleep after all.
+    fn is_awake(&self) {}
 }

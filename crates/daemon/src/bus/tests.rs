@@ -119,6 +119,15 @@ impl BusListener for ReportingListener {
         self.report(format!("screen: {is_on}"));
     }
 
+    fn falls_asleep(&self) {
+        let held = held(&self.inhibitors);
+        self.report(format!("falls asleep, machine waits: {}", held > 0));
+    }
+
+    fn is_awake(&self) {
+        self.report("awake".into());
+    }
+
     fn power_goes(&self) {
         let held = held(&self.inhibitors);
         self.report(format!("commit, machine waits: {}", held > 0));
@@ -387,8 +396,14 @@ fn sleep_waits_for_the_commit_and_not_for_longer() {
     for member in ["PrepareForSleep", "PrepareForShutdown"] {
         logind.say(member, true);
         assert_eq!(scene.news(), "commit, machine waits: true");
+        if member == "PrepareForSleep" {
+            assert_eq!(scene.news(), "falls asleep, machine waits: true");
+        }
         scene.wait_for_inhibitors(0);
         logind.say(member, false);
+        if member == "PrepareForSleep" {
+            assert_eq!(scene.news(), "awake");
+        }
         scene.wait_for_inhibitors(1);
     }
     drop(watcher);
@@ -405,13 +420,13 @@ fn a_commit_that_does_not_end_keeps_no_machine_awake() {
     scene.is_stuck = true;
     let _watcher = scene.watch();
     scene.wait_for_inhibitors(1);
-    logind.say("PrepareForSleep", true);
+    logind.say("PrepareForShutdown", true);
     assert_eq!(scene.news(), "commit, machine waits: true");
     scene.wait_for_inhibitors(0);
     // The same commit is waited for, and no other begun.
-    logind.say("PrepareForSleep", false);
+    logind.say("PrepareForShutdown", false);
     scene.wait_for_inhibitors(1);
-    logind.say("PrepareForSleep", true);
+    logind.say("PrepareForShutdown", true);
     scene.wait_for_inhibitors(0);
     assert!(scene.is_quiet());
 }
@@ -452,9 +467,9 @@ fn messages_of_another_sender_than_the_service_are_ignored() {
     }
     // The bus has delivered them when it answers.
     other.ask_bus("GetId", Vec::new()).unwrap();
-    logind.say("PrepareForSleep", true);
+    logind.say("PrepareForShutdown", true);
     assert_eq!(scene.news(), "commit, machine waits: true");
-    logind.say("PrepareForSleep", false);
+    logind.say("PrepareForShutdown", false);
     scene.wait_for_inhibitors(1);
     assert!(scene.is_quiet());
 }

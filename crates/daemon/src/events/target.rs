@@ -26,6 +26,12 @@ pub trait EventTarget: Send + Sync {
     /// this returns.
     fn power_goes(&self);
 
+    /// The machine goes to sleep when this returns.
+    fn falls_asleep(&self) {}
+
+    /// The machine is awake again, or does not sleep after all.
+    fn is_awake(&self) {}
+
     /// Memory is short.
     fn relieve_memory(&self);
 }
