@@ -1,5 +1,6 @@
 //! What `mobifs status` shows of a steered filesystem.
 
+use mobifs_engine::Moment;
 use mobifs_engine::policy::prediction::UserState;
 use mobifs_volume::{
     AppReport, AppTotals, CheckpointReport, MemoryStatus, NativeStatus, PolicyReport,
@@ -108,7 +109,7 @@ fn report(state: &State, now: mobifs_base::MonotonicNs) -> AppReport {
         bytes_written_by_app: bytes(counts.written_pages),
         bytes_sent_to_store: bytes(counts.committed_pages),
         bytes_saved: 0,
-        last_checkpoint: state.last_commit.map(|last| CheckpointReport {
+        last_checkpoint: last_commit(state).map(|last| CheckpointReport {
             age_seconds: now.ms_since(last.now) as f64 / 1e3,
             time: rfc3339(last.wall),
         }),
@@ -117,6 +118,12 @@ fn report(state: &State, now: mobifs_base::MonotonicNs) -> AppReport {
         staleness_max_bytes: bytes(policy.staleness_max_pages),
         policy: PolicyReport::of(&policy.transactioning),
     }
+}
+
+/// Whoever has asked for it.
+fn last_commit(state: &State) -> Option<Moment> {
+    let both = [state.last_commit, state.last_other_commit];
+    both.into_iter().flatten().max_by_key(|moment| moment.now)
 }
 
 fn user(state: &mut State, now: mobifs_base::MonotonicNs) -> UserReport {

@@ -145,6 +145,7 @@ impl Steering {
             counts: Counts::begin(filesystem, dirtied.read()),
             started: SystemClock.moment(),
             last_commit: None,
+            last_other_commit: None,
             history: None,
             not_counted: Vec::new(),
             retry_at: None,

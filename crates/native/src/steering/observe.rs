@@ -32,11 +32,15 @@ impl Steering {
     fn observe_alone(&self, _alone: &MutexGuard<'_, Option<Committer>>) {
         let has_changed = self.take_change();
         let (dirtied, commits) = (self.dirtied.read(), self.filesystem.commits());
-        let now = Self::moment().now;
+        let moment = Self::moment();
+        let now = moment.now;
         let mut state = self.state.lock();
         let pages = state.counts.take_dirtied(dirtied);
         let others = state.counts.take_commits(commits).unwrap_or(0);
         state.counts.other_commits += others;
+        if others > 0 {
+            state.last_other_commit = Some(moment);
+        }
         let was_open = state.observed.observed().is_some();
         if was_open && others > 0 {
             // All that was counted is committed, and what has been written since is not known

@@ -30,7 +30,10 @@ pub(crate) struct State {
     pub(crate) history: Option<HistoryStatus>,
     /// What the kernel does not show, in sentences, as it was last found.
     pub(crate) not_counted: Vec<String>,
+    /// The daemon's.
     pub(crate) last_commit: Option<Moment>,
+    /// When one was seen that the daemon has not asked for.
+    pub(crate) last_other_commit: Option<Moment>,
     /// After a commit that failed: when the next one is tried.
     pub(crate) retry_at: Option<MonotonicNs>,
     /// The options are restored, or the mount is gone.

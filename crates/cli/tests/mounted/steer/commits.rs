@@ -276,3 +276,23 @@ fn a_mapping_is_committed_at_the_limit_of_age() {
         }
     }
 }
+
+/// The status named the daemon's own last one, which may be much older than what is promised.
+#[test]
+fn the_last_commit_may_be_one_of_another_program() {
+    needs_mounts!();
+    for made in [EXT4, BTRFS] {
+        let Some(disk) = Disk::new(made) else {
+            continue;
+        };
+        disk.steer(SLOW);
+        let last = || disk.status()["apps"][0]["last_checkpoint"]["time"].clone();
+        let before = last();
+        let file = fs::File::create(disk.at.join("file")).unwrap();
+        file.sync_all().unwrap();
+        wait_until(|| last() != before);
+        let status = disk.status();
+        let others = status["native"]["other_commits"].as_u64();
+        assert!(others.unwrap() >= 1, "{status}");
+    }
+}
