@@ -183,7 +183,7 @@ fn lock(directory: &Directory) -> io::Result<File> {
 }
 
 /// A new file in place of one that may be left over.
-fn create(path: &std::path::Path, mode: u32) -> io::Result<File> {
+pub(crate) fn create(path: &std::path::Path, mode: u32) -> io::Result<File> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

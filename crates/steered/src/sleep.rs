@@ -8,7 +8,7 @@
 //! `CLOCK_MONOTONIC`, which does not go on in sleep.
 
 use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use rustix::fs::{Access, Mode, OFlags, access, open};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::directory::Directory;
+use crate::registration::create;
 
 const NAME: &str = "sleeping";
 /// A daemon removes the note when the machine is awake. One that is killed cannot.
@@ -31,7 +32,8 @@ impl Directory {
     pub fn note_sleep(&self) -> io::Result<()> {
         let path = self.note_of_sleep();
         let new = path.with_extension("new");
-        fs::write(&new, (now_ms() + VALID_MS).to_string())?;
+        let mut file = create(&new, 0o644)?;
+        write!(file, "{}", now_ms() + VALID_MS)?;
         fs::rename(&new, &path)
     }
 

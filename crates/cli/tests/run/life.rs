@@ -360,3 +360,23 @@ fn static_go_programs_are_reached() {
         );
     }
 }
+
+/// A thread whose call was taken up keeps the kernel from putting the machine to sleep.
+#[test]
+fn calls_are_not_taken_up_while_the_machine_is_about_to_sleep() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let file = fixture.steered().join("file");
+    fs::write(&file, "words").unwrap();
+    fixture.directory().note_sleep().unwrap();
+    let mut command = fixture.command(&[By::Seccomp.word(), "--", "sync", "-d"]);
+    let mut child = command.arg(&file).spawn().unwrap();
+    let shown = |name: &str| {
+        let path = format!("/proc/{}/{name}", child.id());
+        fs::read_to_string(path).unwrap_or_default()
+    };
+    // Not uninterruptible, as it would be until it is answered.
+    wait_until(|| shown("wchan").starts_with("seccomp") && shown("stat").contains(") S "));
+    fixture.directory().end_sleep();
+    assert!(child.wait().unwrap().success());
+}
