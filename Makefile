@@ -9,7 +9,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 .DEFAULT_GOAL := help
 .PHONY: help setup build static install install-lab install-sqlite uninstall demo test check explore lint test-32bit targets bench bench-flash bench-recovery \
 	bench-responsiveness bench-neighbours bench-native bench-record sim-native room room-f2fs bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
-	crash-campaign-f2fs native-campaign native-guest systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
+	crash-campaign-f2fs native-campaign native-guest native-systemd systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
 	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers wheel clean
 
 help: ## This list
@@ -156,16 +156,20 @@ crash-campaign-f2fs: ## The same over f2fs, in a guest of QEMU (CUTS, SEED)
 	cargo build --release --locked -p mobifs-cli -p mobifs-campaigns
 	scripts/crash-campaign-f2fs.sh $(or $(CUTS),200) $(or $(SEED),1)
 
-native-campaign: ## Power cuts of a steered ext4 (CUTS, SEED, root), and a control that must fail
+native-campaign: ## Power cuts of a steered ext4 (CUTS, SEED, root), and a control that must fail; FILESYSTEM=btrfs
 	cargo build --release --locked -p mobifs-cli -p mobifs-run-preload
 	cargo run --release --locked -p mobifs-campaigns -- native --control --cuts 60 \
 		--seed $(or $(SEED),1)
 	cargo run --release --locked -p mobifs-campaigns -- native --cuts $(or $(CUTS),1000) \
-		--seed $(or $(SEED),1)
+		--seed $(or $(SEED),1) --filesystem $(or $(FILESYSTEM),ext4)
 
 native-guest: ## Power cuts of some steered directories (`steer --only`), in a guest of QEMU (CUTS, SEED, root)
 	cargo build --release --locked -p mobifs-cli -p mobifs-run-preload
 	scripts/native-guest.sh $(or $(CUTS),200) $(or $(SEED),1)
+
+native-systemd: ## Services, containers, jumps of the clock and real sleep in native mode, with power cuts, in a guest (CUTS, SEED, root)
+	cargo build --release --locked -p mobifs-cli -p mobifs-run-preload
+	scripts/native-systemd.sh $(or $(CUTS),100) $(or $(SEED),1)
 
 systemd-check: ## The real systemd, logind and UPower, in a guest of QEMU
 	cargo build --release --locked -p mobifs-cli

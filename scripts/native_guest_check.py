@@ -19,9 +19,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib
 import native_order  # noqa: E402
 import write_log  # noqa: E402
 
-# Parts of unflushed writes that survive.
-SHARES = (0.0, 0.3, 0.6, 0.9, 1.0)
-
 
 class Tally:
     def __init__(self):
@@ -60,23 +57,9 @@ def main():
         sys.exit(f"native-guest: only {len(entries)} writes were recorded, {mark} of them before the writers began")
     places = sorted(chance.randrange(mark, len(entries) + 1) for _ in range(cuts))
     work = tempfile.mkdtemp(dir=os.path.dirname(os.path.abspath(image)))
-    flushed, state = os.path.join(work, "flushed"), os.path.join(work, "state")
-    shutil.copyfile(image, flushed)
-    source = os.open(log, os.O_RDONLY)
-    device = os.open(flushed, os.O_RDWR)
-    applied, tally = 0, Tally()
+    states, tally = write_log.Cuts(image, log, work, chance), Tally()
     for place in places:
-        last = max((at for at in range(place) if entries[at].flags & write_log.FLUSH), default=-1)
-        while applied <= last:
-            write_log.copy(source, entries[applied], device)
-            applied += 1
-        subprocess.run(["cp", "--sparse=always", "--reflink=auto", flushed, state], check=True)
-        torn = os.open(state, os.O_RDWR)
-        share = chance.choice(SHARES)
-        for entry in entries[applied:place]:
-            survives = None if entry.flags & write_log.FUA else lambda: chance.random() < share
-            write_log.copy(source, entry, torn, native_order.PAGE, survives)
-        os.close(torn)
+        state = states.at(place, native_order.PAGE)
         before = len(tally.failures)
         look(state, place, tally)
         if len(tally.failures) > before and before == 0:

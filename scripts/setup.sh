@@ -41,8 +41,8 @@ SQLITE_TCL_PACKAGES=("gcc:gcc" "make:make" "tclsh:tcl" "/usr/include/tcl8.6/tcl.
 ARM_PACKAGES=("arm-linux-gnueabihf-gcc:gcc-arm-linux-gnueabihf"
   "/usr/arm-linux-gnueabihf/lib/libc.so:libc6-dev-armhf-cross" "qemu-arm-static:qemu-user-static")
 
-# What `make systemd-check` runs in its guest, and nowhere else.
-GUEST_PACKAGES=(systemd-sysv libpam-systemd dbus udev upower umockdev)
+# What `make systemd-check` and `make native-systemd` run in their guests, and nowhere else.
+GUEST_PACKAGES=(systemd-sysv libpam-systemd dbus udev upower umockdev systemd-container bubblewrap)
 
 # missing PAIR...: the packages of those pairs whose command is not there.
 missing() {
@@ -140,11 +140,12 @@ fetch_kernel() {
 # stays as it is.
 fetch_guest_packages() {
   local directory=$TOOLS_DIR/systemd debs=$TOOLS_DIR/debs package
-  if [ -d "$directory/usr" ]; then
+  if [ "$(cat "$directory/packages" 2>/dev/null)" = "${GUEST_PACKAGES[*]}" ]; then
     say "packages for a guest: there"
     return
   fi
   apt_get update || true
+  rm -rf "$directory.new"
   mkdir -p "$debs/partial" "$directory.new"/usr/{bin,sbin,lib}
   say "fetching ${GUEST_PACKAGES[*]}"
   apt_get install -y --download-only --no-install-recommends \
@@ -153,7 +154,8 @@ fetch_guest_packages() {
   for package in "$debs"/*.deb; do
     dpkg-deb --fsys-tarfile "$package" | tar -x --keep-directory-symlink -C "$directory.new"
   done
-  as_root rm -rf "$debs"
+  as_root rm -rf "$debs" "$directory"
+  echo "${GUEST_PACKAGES[*]}" >"$directory.new/packages"
   mv "$directory.new" "$directory"
 }
 

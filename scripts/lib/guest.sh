@@ -69,15 +69,21 @@ share() {
     "-device virtio-9p-pci,fsdev=$1,mount_tag=$1"
 }
 
-# boot SECONDS_MAX WORDS [QEMU OPTIONS...]: runs the guest, WORDS on its kernel's command line,
-# with this machine's files as `host` and $GUEST/out as `out`. The console is shown and kept.
+# start SECONDS_MAX WORDS [QEMU OPTIONS...]: runs the guest, WORDS on its kernel's command line, with nothing of
+# this machine. The console is shown and kept.
+start() {
+  local seconds=$1 words=$2
+  shift 2
+  timeout "$seconds" qemu-system-x86_64 -machine "pc,accel=$(guest_acceleration)" -cpu max -smp 2 \
+    -m 3G -nographic -no-reboot -net none -kernel "$(guest_kernel)" -initrd "$GUEST/ramdisk" \
+    -append "console=ttyS0 panic=-1 quiet $words" "$@" \
+    </dev/null | tee -a "$GUEST/console.log" || true
+}
+
+# boot: the same with this machine's files as `host` and $GUEST/out as `out`.
 boot() {
   local seconds=$1 words=$2
   shift 2
   # shellcheck disable=SC2046  # share gives several words
-  timeout "$seconds" qemu-system-x86_64 -machine "pc,accel=$(guest_acceleration)" -cpu max -smp 2 \
-    -m 3G -nographic -no-reboot -net none -kernel "$(guest_kernel)" -initrd "$GUEST/ramdisk" \
-    -append "console=ttyS0 panic=-1 quiet $words" \
-    $(share host / ,readonly=on) $(share out "$GUEST/out" "") "$@" \
-    </dev/null | tee -a "$GUEST/console.log" || true
+  start "$seconds" "$words" $(share host / ,readonly=on) $(share out "$GUEST/out" "") "$@"
 }

@@ -1,12 +1,14 @@
 """Steps in one order over several files, and what there is after so many of them.
 
-As a program, in the guest of scripts/native-guest.sh: makes a directory's first state (`begin`), or does the
-steps in it (`write`).
+As a program, in the guests of scripts/native-guest.sh and scripts/native-systemd.sh: makes a directory's first
+state (`begin`), or does the steps in it (`write`), also without end (`go-on`).
 """
 import ctypes
 import os
+import signal
 import struct
 import sys
+import time
 from pathlib import Path
 
 SLOTS = 8
@@ -107,42 +109,76 @@ def begin(directory):
     os.sync()
 
 
-def write(directory, outside, steps):
-    libc = ctypes.CDLL(None, use_errno=True)
-    syncs = 0
+class Syncer:
+    """Calls fsync by the C library, and past it."""
 
-    def sync(descriptor, number):
-        # By the C library, and past it.
+    def __init__(self):
+        self.libc = ctypes.CDLL(None, use_errno=True)
+
+    def sync(self, descriptor, number):
         if number % 2 == 0:
             os.fsync(descriptor)
-        elif libc.syscall(SYS_FSYNC, descriptor) != 0:
+        elif self.libc.syscall(SYS_FSYNC, descriptor) != 0:
             raise OSError(ctypes.get_errno(), "fsync")
 
+
+def do_step(directory, number, syncer):
+    """One step, with an fsync."""
+    kind, name, value = step(number)
+    path = os.path.join(directory, name)
+    if kind in ("write", "append", "create"):
+        flags = os.O_WRONLY | {"append": os.O_APPEND, "create": os.O_CREAT | os.O_EXCL}.get(kind, 0)
+        descriptor = os.open(path, flags, 0o644)
+        if kind != "create":
+            os.write(descriptor, page(value) if kind == "write" else record(value))
+    else:
+        if kind == "rename":
+            os.rename(path, os.path.join(directory, value))
+        elif os.path.exists(path):
+            os.unlink(path)
+        descriptor = os.open(directory, os.O_RDONLY)
+    syncer.sync(descriptor, number)
+    os.close(descriptor)
+
+
+def write(directory, outside, steps):
+    syncer = Syncer()
     records = os.open(outside, os.O_RDWR) if outside else None
     for number in range(1, steps + 1):
-        kind, name, value = step(number)
-        path = os.path.join(directory, name)
-        if name == "claim" and records is not None:
+        if step(number)[1] == "claim" and records is not None:
             turn = number // CLAIM_EVERY
             os.pwrite(records, page(number), turn % OUTSIDE_PAGES * PAGE)
-            sync(records, turn)
-        if kind in ("write", "append", "create"):
-            flags = os.O_WRONLY | {"append": os.O_APPEND, "create": os.O_CREAT | os.O_EXCL}.get(kind, 0)
-            descriptor = os.open(path, flags, 0o644)
-            if kind != "create":
-                os.write(descriptor, page(value) if kind == "write" else record(value))
-            sync(descriptor, number)
-            os.close(descriptor)
-        else:
-            if kind == "rename":
-                os.rename(path, os.path.join(directory, value))
-            elif os.path.exists(path):
-                os.unlink(path)
-            descriptor = os.open(directory, os.O_RDONLY)
-            sync(descriptor, number)
-            os.close(descriptor)
-        syncs += 1
-    print(f"{syncs} steps in {directory}, each with an fsync", flush=True)
+            syncer.sync(records, turn)
+        do_step(directory, number, syncer)
+    print(f"{steps} steps in {directory}, each with an fsync", flush=True)
+
+
+# Of a step: its number, and when it had returned, in nanoseconds of CLOCK_MONOTONIC.
+TIME = struct.Struct("<QQ")
+
+
+def go_on(directory, times, pause_s):
+    """Steps until SIGTERM comes, from where `times` ends, which does not lie on the same disk."""
+    syncer, ended = Syncer(), []
+    signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
+    number = os.path.getsize(times) // TIME.size if os.path.exists(times) else 0
+    with open(times, "ab", buffering=0) as returned:
+        while not ended:
+            number += 1
+            do_step(directory, number, syncer)
+            returned.write(TIME.pack(number, time.monotonic_ns()))
+            time.sleep(pause_s)
+
+
+def returned_before(times, age_s):
+    """The last step that had returned so long ago."""
+    before = time.monotonic_ns() - int(age_s * 1e9)
+    content = Path(times).read_bytes()
+    last = 0
+    for number, at in TIME.iter_unpack(content[: len(content) // TIME.size * TIME.size]):
+        if at <= before:
+            last = number
+    return last
 
 
 def lost_claims(found, outside):
@@ -160,15 +196,12 @@ def lost_claims(found, outside):
 
 
 def sync_often(path, count):
-    """For counting flushes: writes and calls fsync, by the C library and past it."""
-    libc = ctypes.CDLL(None, use_errno=True)
+    """For counting flushes: writes and calls fsync."""
+    syncer = Syncer()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
     for turn in range(count):
         os.pwrite(descriptor, b"%08d" % turn, 0)
-        if turn % 2 == 0:
-            os.fsync(descriptor)
-        elif libc.syscall(SYS_FSYNC, descriptor) != 0:
-            raise OSError(ctypes.get_errno(), "fsync")
+        syncer.sync(descriptor, turn)
 
 
 if __name__ == "__main__":
@@ -176,5 +209,9 @@ if __name__ == "__main__":
         begin(sys.argv[2])
     elif sys.argv[1] == "sync":
         sync_often(sys.argv[2], int(sys.argv[3]))
+    elif sys.argv[1] == "go-on":
+        go_on(sys.argv[2], sys.argv[3], float(sys.argv[4]))
+    elif sys.argv[1] == "returned-before":
+        print(returned_before(sys.argv[2], float(sys.argv[3])))
     else:
         write(sys.argv[2], sys.argv[3] if sys.argv[3] != "-" else None, int(sys.argv[4]))
