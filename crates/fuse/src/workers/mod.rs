@@ -24,6 +24,7 @@ pub(crate) mod cpu;
 mod cpu_load;
 mod leader;
 mod priority;
+mod slice;
 mod watchdog;
 mod worker;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::leader::Arrival;
-use super::{Role, Workers, cpu};
+use super::{Role, Workers, cpu, slice};
 use crate::dispatcher::Dispatcher;
 use crate::filesystem::SCRATCH_BYTES;
 use crate::in_flight::{RequestBuffer, RequestSlot};
@@ -29,6 +29,7 @@ impl Workers {
         if let Role::Pinned { cpu } = role {
             cpu::pin_to(cpu);
         }
+        slice::shorten();
         self.priorities.enter(number);
         let answered = self.answer_all(number, role);
         self.priorities.leave(number, &self.watchdog);
