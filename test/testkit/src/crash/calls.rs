@@ -26,7 +26,7 @@ fn fails<T>(errno: Errno) -> io::Result<T> {
 }
 
 impl Filesystem {
-    fn inode(&self, key: InodeKey) -> io::Result<&Inode> {
+    pub(super) fn inode(&self, key: InodeKey) -> io::Result<&Inode> {
         self.live
             .inodes
             .get(&key)
@@ -709,13 +709,11 @@ impl Lower for CrashLower {
     }
 
     fn sync_content(&self, file: &CrashHandle) -> io::Result<()> {
-        let key = file.key;
-        self.mutate(Call::Sync, |filesystem| {
-            filesystem.inode(key)?;
-            filesystem
-                .make_durable(|effect| effect.is_content() && effect.content_of() == Some(key));
-            Ok(())
-        })
+        self.write_content_back(file.key, true)
+    }
+
+    fn write_back(&self, file: &CrashHandle, _range: ByteRange) -> io::Result<()> {
+        self.write_content_back(file.key, false)
     }
 
     fn sync_all(&self) -> io::Result<()> {
