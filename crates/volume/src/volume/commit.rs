@@ -136,6 +136,7 @@ impl Shared {
             if self.postpones_commits() {
                 return Committed::All { until: None };
             }
+            self.give_way();
             let commit_lock = self.commit_lock.lock();
             let next = self.next_paced(&mut self.lock_engine());
             let commit = match next {
@@ -144,6 +145,7 @@ impl Shared {
             };
             // A failure is recorded with the app and does not affect the others.
             let _failed = self.try_commit(&commit_lock, &commit, true);
+            self.durable_syncs.committed(commit.page_bytes());
             drop(commit_lock);
             if pauses() {
                 return Committed::Part;
@@ -174,6 +176,11 @@ impl Shared {
     /// before: a group commit.
     pub(super) fn commit_towards(&self, transaction: TransactionId) -> Result<(), FsError> {
         loop {
+            // Asked before the commit lock is taken, too: for another app's transaction, which may
+            // have that lock next and be large, there is no reason to wait any more.
+            if !self.lock_engine().engine.is_uncommitted(transaction) {
+                return Ok(());
+            }
             let commit_lock = self.commit_lock.lock();
             let (commit, refusal) = {
                 let mut locked = self.lock_engine();
@@ -334,9 +341,11 @@ impl Volume {
         };
         match point {
             SyncPoint::Now => Ok(()),
-            SyncPoint::Committed(all) => all
-                .into_iter()
-                .try_for_each(|transaction| self.shared.commit_towards(transaction)),
+            SyncPoint::Committed(all) => {
+                let _waiting = self.shared.durable_syncs.begin();
+                all.into_iter()
+                    .try_for_each(|transaction| self.shared.commit_towards(transaction))
+            }
         }
     }
 

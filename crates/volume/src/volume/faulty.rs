@@ -32,6 +32,8 @@ pub(super) struct Faulty {
     journal_used_bytes: AtomicU64,
     /// What else happens while the journal is applied.
     pub(super) during_apply: Mutex<Option<Box<dyn Fn() + Send>>>,
+    /// What else happens while this commit, counted as in `attempts`, is under way.
+    pub(super) during_commit: Mutex<Option<Arc<dyn Fn(u64) + Send + Sync>>>,
     /// The most that the journal ever held.
     pub(super) journal_used_bytes_max: AtomicU64,
 }
@@ -49,6 +51,7 @@ impl Faulty {
             commit_bytes: AtomicU64::new(0),
             journal_used_bytes: AtomicU64::new(0),
             during_apply: Mutex::new(None),
+            during_commit: Mutex::new(None),
             journal_used_bytes_max: AtomicU64::new(0),
         })
     }
@@ -93,7 +96,11 @@ impl Store for Faulty {
             let error = std::io::Error::other("the medium is gone");
             return Err(StoreError::lower("writing the journal")(error));
         }
-        self.attempts.fetch_add(1, Ordering::SeqCst);
+        let number = self.attempts.fetch_add(1, Ordering::SeqCst) + 1;
+        let during_commit = self.during_commit.lock().clone();
+        if let Some(during_commit) = during_commit {
+            during_commit(number);
+        }
         let pages: usize = transaction.pages.values().map(BTreeMap::len).sum();
         let is_too_much = pages as u64 > self.pages_max.load(Ordering::SeqCst);
         if is_too_much || self.is_full.load(Ordering::SeqCst) {

@@ -12,6 +12,7 @@
 mod checkpointer;
 mod commit;
 mod data;
+mod durable_syncs;
 #[cfg(all(test, not(feature = "interleavings")))]
 mod faulty;
 mod freed_space;
@@ -47,6 +48,7 @@ pub use settings::BatterySource;
 pub use trimmer::KernelCache;
 pub use types::{AppliedState, VolumeError, VolumeOptions};
 
+use self::durable_syncs::DurableSyncs;
 use self::freed_space::FreedSpace;
 use self::locked_engine::{EngineState, LockedEngine};
 use self::room::Starved;
@@ -95,6 +97,8 @@ struct Shared {
     forgotten_objects: AtomicU64,
     /// Its holder may change the store's committed state. Taken before `engine_state`.
     commit_lock: Mutex<()>,
+    /// To which the checkpointer gives way.
+    durable_syncs: DurableSyncs,
     store: Arc<dyn Store>,
     options: VolumeOptions,
     started: Moment,
@@ -197,6 +201,7 @@ impl Volume {
             has_trimmer: AtomicBool::new(false),
             forgotten_objects: AtomicU64::new(0),
             commit_lock: Mutex::new(()),
+            durable_syncs: DurableSyncs::default(),
             listing: RwLock::new(()),
             store,
             started,
