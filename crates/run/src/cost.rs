@@ -76,7 +76,7 @@ fn answer_all(socket: &OwnedFd, by: By) {
     let listener = Listener::new(listener);
     let (decisions, mut threads) = (Decisions::for_all(), Threads::default());
     priority::raise();
-    while let Some(call) = listener.next().unwrap() {
+    while let Some(call) = listener.next(|| ()).unwrap() {
         let answer = match by {
             _ if call.number != libc::SYS_fdatasync as u32 => Answer::Continue,
             By::Nothing => Answer::Value(0),

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
 
@@ -21,10 +21,6 @@ const CONTINUE: u32 = 1;
 const WAKE_AT_ONCE: u64 = 1;
 /// `SECCOMP_ADDFD_FLAG_SEND`.
 const ADD_AND_ANSWER: u32 = 2;
-
-/// Since this version of Linux, `SECCOMP_IOCTL_NOTIF_RECV` returns when the last process has ended; before,
-/// only `poll` did.
-const WAIT_ENDS: (u32, u32) = (6, 12);
 
 const RECEIVE: Opcode = opcode::read_write::<Received>(b'!', 0);
 const ANSWER: Opcode = opcode::read_write::<Reply>(b'!', 1);
@@ -82,56 +78,42 @@ pub(crate) enum Answer {
 #[derive(Debug)]
 pub(crate) struct Listener {
     descriptor: OwnedFd,
-    /// Waiting for a call ends when no process is left that could make one.
-    wait_ends: bool,
 }
 
 impl Listener {
     /// What was received from the process that has installed the filter.
     pub(crate) fn new(descriptor: OwnedFd) -> Self {
-        let wait_ends = is_at_least(rustix::system::uname().release().to_bytes(), WAIT_ENDS);
-        let listener = Self {
-            descriptor,
-            wait_ends,
-        };
+        let listener = Self { descriptor };
         // Linux before 6.7 wakes whom it wants, five times as slowly.
         let _set = listener.control_value(SET_FLAGS, WAKE_AT_ONCE as usize);
         listener
     }
 
     /// Waits for the next call, and then for `may_begin` to return before it takes the call up; `None` when
-    /// no process has the filter any more.
+    /// no process has the filter any more. Receiving would wait for a call as well, but take it up at once.
     pub(crate) fn next(&self, may_begin: impl Fn()) -> io::Result<Option<Received>> {
         loop {
-            if !self.wait_ends && !self.poll(None)? {
-                return Ok(None);
+            let mut waited = [PollFd::new(&self.descriptor, PollFlags::IN)];
+            match poll(&mut waited, None) {
+                Err(Errno::INTR) => continue,
+                result => result?,
+            };
+            let events = waited[0].revents();
+            if !events.contains(PollFlags::IN) {
+                if events.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+                    return Ok(None);
+                }
+                continue;
             }
             may_begin();
             let mut received = Received::default();
             match self.control(RECEIVE, &mut received) {
                 Ok(()) => return Ok(Some(received)),
-                // The thread is gone, or a signal has ended its call; or no process is left.
-                Err(Errno::NOENT) => {
-                    if !self.poll(Some(&Timespec::default()))? {
-                        return Ok(None);
-                    }
-                }
-                Err(Errno::INTR | Errno::AGAIN) => {}
+                // The thread is gone, or a signal has ended its call.
+                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-    }
-
-    /// Waits until there is a call, or for so long; whether there may be any more.
-    fn poll(&self, limit: Option<&Timespec>) -> io::Result<bool> {
-        let mut waited = [PollFd::new(&self.descriptor, PollFlags::IN)];
-        match poll(&mut waited, limit) {
-            Err(Errno::INTR) => return Ok(true),
-            result => result?,
-        };
-        let events = waited[0].revents();
-        let is_over = events.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
-        Ok(events.contains(PollFlags::IN) || !is_over)
     }
 
     /// Whether the call still waits, so that its thread's number is still that thread's.
@@ -194,15 +176,6 @@ impl Listener {
         // SAFETY: the operation takes a number, and no memory.
         result(unsafe { libc::ioctl(self.descriptor.as_raw_fd(), operation as _, argument) })
     }
-}
-
-/// Whether a release of the kernel (`6.12.3-name`) is at least this one. One that is not understood is not.
-fn is_at_least(release: &[u8], least: (u32, u32)) -> bool {
-    let text = String::from_utf8_lossy(release);
-    let mut numbers = text.split(|letter: char| !letter.is_ascii_digit());
-    let mut next = || numbers.next()?.parse::<u32>().ok();
-    let found = next().zip(next());
-    found.is_some_and(|found| found >= least)
 }
 
 fn result(code: libc::c_int) -> Result<(), Errno> {
@@ -269,19 +242,4 @@ fn install_with(
 /// Tells the kernel that nothing which this process starts will have more rights than it has.
 pub(crate) fn give_up_new_privileges() -> Result<(), Errno> {
     rustix::thread::set_no_new_privs(true)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn releases_are_compared_by_their_numbers() {
-        for release in ["6.12.0", "6.12-rc1", "6.18.44-fc-v657", "7.0", "10.1.2"] {
-            assert!(is_at_least(release.as_bytes(), (6, 12)), "{release}");
-        }
-        for release in ["6.11.9", "6.2", "5.15.0-91-generic", "6", "", "x.y", "6.x"] {
-            assert!(!is_at_least(release.as_bytes(), (6, 12)), "{release}");
-        }
-    }
 }

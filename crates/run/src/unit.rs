@@ -312,7 +312,14 @@ ExecStart=/neither/this
         let filtered = rewritten("[Service]\nExecStart=/a\nSystemCallFilter=@system-service\n");
         let filtered = filtered.unwrap();
         // A narrow list ended the service with SIGSYS before its program was started.
-        for call in ["pidfd_getfd", "clone", "memfd_create", "ppoll", "sched_setattr", "setxattr"] {
+        for call in [
+            "pidfd_getfd",
+            "clone",
+            "memfd_create",
+            "ppoll",
+            "sched_setattr",
+            "setxattr",
+        ] {
             assert!(
                 filtered.contains(&format!(" {call} ")),
                 "{call}: {filtered}"
