@@ -126,6 +126,9 @@ pub(crate) enum Command {
     /// Flash storage as a model: serve it as a block device, cut its power, see its wear
     #[command(disable_help_flag = true)]
     Flash(LaboratoryArguments),
+    /// How fragmented files are, and where they lie
+    #[command(disable_help_flag = true)]
+    Frag(LaboratoryArguments),
     /// What would have been flushed, when, and at what risk: traces under policies
     #[command(disable_help_flag = true)]
     Sim(LaboratoryArguments),

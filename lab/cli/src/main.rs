@@ -1,10 +1,11 @@
 //! The `mobifs-lab` command: what engineers of storage use beside a mount. `mobifs flash`,
-//! `mobifs sim`, `mobifs trace` and `mobifs lab` run it.
+//! `mobifs frag`, `mobifs sim`, `mobifs trace` and `mobifs lab` run it.
 #![forbid(unsafe_code)]
 
 mod bench;
 mod failure;
 mod flash;
+mod frag;
 mod sim;
 mod trace;
 
@@ -39,6 +40,8 @@ struct Arguments {
 enum Command {
     /// Flash storage as a model: serve it as a block device, cut its power, see its wear
     Flash(flash::arguments::FlashArguments),
+    /// How fragmented files are, and where they lie
+    Frag(frag::FragArguments),
     /// What would have been flushed, when, and at what risk: traces under policies
     Sim(sim::arguments::SimArguments),
     /// Traces of what programs do to files: record, import, look at, cut, merge, replay
@@ -80,6 +83,7 @@ fn hide_caught_panics() {
 fn run(command: &Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Flash(arguments) => flash::run(&arguments.command),
+        Command::Frag(arguments) => frag::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
         Command::Trace(arguments) => return trace::run(&arguments.command),
         Command::Experiment(command) => sim::run_lab(command),
@@ -122,6 +126,8 @@ mod tests {
             "trace replay --full-speed T DIR",
             "trace record --root DIR --out T -- git -C x status",
             "trace finish FILE",
+            "frag measure --json DIR",
+            "frag measure --csv F --html P --top 5 --read-within 30 --no-sync DIR FILE IMAGE",
             "sim --policy tpl --against ext4 --device ufs31 --json T",
             "sim --policy tpl:age_max_ms=9 --policy ideal --format parquet -o F T T",
             "figures -o DIR --strict --png T T",

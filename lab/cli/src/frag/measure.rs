@@ -1,0 +1,186 @@
+//! `mobifs frag measure`
+
+use std::cell::Cell;
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, IsTerminal as _, Write};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use mobifs_fragmentation::{MeasureError, Model, Options, measure, page, table};
+
+use crate::failure::{Code, Failure, put};
+
+pub(super) const HELP: &str = "\
+A PATH is a directory or a file on a mounted ext4, btrfs, XFS or f2fs, or an image (or unmounted
+block device) of ext4, which is read by debugfs and dumpe2fs. Several PATHs are measured together.
+Symbolic links are not followed, and other filesystems and nested subvolumes below a PATH are not
+entered. Nothing is changed, but for delayed content, which the kernel is asked to write out (not
+with --no-sync). docs/FRAGMENTATION.md defines what is counted.
+
+  mobifs frag measure /data
+  mobifs frag measure --html layout.html --csv files.csv --json userdata.img";
+
+#[derive(Debug, Args)]
+pub(super) struct MeasureArguments {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Write a line for each file
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Write a page with a picture of where files lie, charts and tables
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Name so many of the files that are worth defragmenting
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    top: u32,
+    /// Leave out files that were not read within so many days
+    #[arg(long, value_name = "DAYS")]
+    read_within: Option<u32>,
+    /// Tell kinds by names only, without reading how files begin
+    #[arg(long)]
+    by_name: bool,
+    /// Leave delayed content unwritten; its files are left out
+    #[arg(long)]
+    no_sync: bool,
+    /// Measure images as files, not what is in them
+    #[arg(long)]
+    as_file: bool,
+    /// What a piece more costs when a file is read
+    #[arg(long, value_name = "MS", default_value_t = Model::default().piece_ms, value_parser = positive)]
+    piece_ms: f64,
+    /// What a megabyte costs when a file is read
+    #[arg(long, value_name = "MS", default_value_t = Model::default().megabyte_ms, value_parser = positive)]
+    megabyte_ms: f64,
+    /// What to measure
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if number.is_finite() && number > 0.0 {
+        Ok(number)
+    } else {
+        Err("must be above 0".to_owned())
+    }
+}
+
+pub(super) fn run(arguments: &MeasureArguments) -> Result<(), Failure> {
+    for output in [&arguments.csv, &arguments.html].into_iter().flatten() {
+        refuse_input(output, &arguments.paths)?;
+    }
+    // That a page cannot be written is better known before a long measurement than after it.
+    if let Some(path) = &arguments.html {
+        let opened = OpenOptions::new().create(true).append(true).open(path);
+        opened.map_err(|error| cannot_write(path, &error))?;
+    }
+    let options = Options {
+        as_files: arguments.as_file,
+        may_sync: !arguments.no_sync,
+        reads_headers: !arguments.by_name,
+        read_within_days: arguments.read_within,
+        worth_max: arguments.top as usize,
+        model: Model {
+            piece_ms: arguments.piece_ms,
+            megabyte_ms: arguments.megabyte_ms,
+        },
+    };
+    let mut csv = None;
+    if let Some(path) = &arguments.csv {
+        let file = File::create(path).map_err(|error| cannot_write(path, &error))?;
+        csv = Some(BufWriter::new(file));
+    }
+    let progress = Progress::new();
+    let csv = csv.as_mut().map(|csv| csv as &mut dyn Write);
+    let outcome = measure(&arguments.paths, &options, csv, &|files| {
+        progress.show(files)
+    });
+    progress.clear();
+    let outcome = outcome.map_err(failure)?;
+    let failed = |message: String| Failure::new(Code::Failed, message);
+    if let Some(path) = &arguments.html {
+        let page = page(&outcome).map_err(|error| failed(error.to_string()))?;
+        std::fs::write(path, page).map_err(|error| cannot_write(path, &error))?;
+    }
+    let report = &outcome.report;
+    if arguments.json {
+        let text = serde_json::to_string_pretty(report);
+        put(&(text.map_err(|error| failed(error.to_string()))? + "\n"))?;
+    } else {
+        put(&table(report))?;
+    }
+    match report.left_out.damaged {
+        0 => Ok(()),
+        count => Err(Failure::new(
+            Code::Damaged,
+            format!(
+                "{count} files and directories of the image are damaged and no part of what was \
+                 measured; e2fsck -fn shows what is wrong and changes nothing"
+            ),
+        )),
+    }
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(
+        Code::Failed,
+        format!("cannot write {}: {error}", path.display()),
+    )
+}
+
+/// What is measured must not be overwritten by what is said of it.
+fn refuse_input(output: &Path, paths: &[PathBuf]) -> Result<(), Failure> {
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
+    let Some(written) = identity(output) else {
+        return Ok(());
+    };
+    if paths.iter().any(|path| identity(path) == Some(written)) {
+        let output = output.display();
+        let message = format!("{output} is to be measured and cannot be written over");
+        return Err(Failure::new(Code::Usage, message));
+    }
+    Ok(())
+}
+
+fn failure(error: MeasureError) -> Failure {
+    let code = match &error {
+        MeasureError::InUse { .. } => Code::InUse,
+        MeasureError::Damaged { .. } => Code::Damaged,
+        MeasureError::SymbolicLink { .. } | MeasureError::NoFile(_) => Code::Usage,
+        _ => Code::Failed,
+    };
+    Failure::new(code, error.to_string())
+}
+
+/// How many files were looked at, on a terminal only.
+struct Progress {
+    next: Option<Cell<Instant>>,
+}
+
+impl Progress {
+    fn new() -> Self {
+        let is_seen = std::io::stderr().is_terminal();
+        Self {
+            next: is_seen.then(|| Cell::new(Instant::now() + Self::PAUSE)),
+        }
+    }
+
+    const PAUSE: Duration = Duration::from_millis(200);
+
+    fn show(&self, files: u64) {
+        let now = Instant::now();
+        if let Some(next) = self.next.as_ref().filter(|next| next.get() <= now) {
+            next.set(now + Self::PAUSE);
+            eprint!("\r{files} files");
+        }
+    }
+
+    fn clear(&self) {
+        if self.next.is_some() {
+            eprint!("\r\x1b[K");
+        }
+    }
+}

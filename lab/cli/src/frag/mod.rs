@@ -1,0 +1,28 @@
+//! `mobifs frag`
+
+mod measure;
+
+use clap::{Args, Subcommand};
+
+use crate::failure::Failure;
+use measure::MeasureArguments;
+
+#[derive(Debug, Args)]
+pub(crate) struct FragArguments {
+    #[command(subcommand)]
+    command: FragCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum FragCommand {
+    /// Measure the files of directories and of ext4 images: degree of fragmentation, sizes of
+    /// fragments, free room, and where files lie
+    #[command(after_help = measure::HELP)]
+    Measure(MeasureArguments),
+}
+
+pub(crate) fn run(arguments: &FragArguments) -> Result<(), Failure> {
+    match &arguments.command {
+        FragCommand::Measure(arguments) => measure::run(arguments),
+    }
+}

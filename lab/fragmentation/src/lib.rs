@@ -1,0 +1,39 @@
+//! How fragmented files are: of mounted filesystems by what the kernel tells of extents, of images
+//! of ext4 by the tools of e2fsprogs. `docs/FRAGMENTATION.md` defines what is counted.
+#![deny(unsafe_code)]
+
+mod benefit;
+mod bins;
+mod charts;
+mod collector;
+mod csv;
+mod distribution;
+mod error;
+mod extent;
+mod fiemap;
+mod filesystem;
+mod free;
+mod fsmap;
+mod image;
+mod kind;
+mod layout;
+mod measure;
+mod mounted;
+mod names;
+mod page;
+mod report;
+mod shape;
+mod table;
+mod targets;
+mod tree;
+
+pub use benefit::Model;
+pub use error::MeasureError;
+pub use extent::Extent;
+pub use kind::Kind;
+pub use measure::{Options, Outcome, measure};
+pub use names::shown;
+pub use page::page;
+pub use report::{Report, SCHEMA};
+pub use shape::{FS_LEVELS, FileShape, Pieces, Run, level};
+pub use table::table;
