@@ -1,6 +1,7 @@
 //! The whole measurement.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -45,11 +46,17 @@ impl Default for Options {
 }
 
 /// A report, and what the page needs beyond it.
-#[derive(Debug)]
 pub struct Outcome {
     /// The report.
     pub report: Report,
     pub(crate) places: Vec<Place>,
+}
+
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Outcome");
+        shown.field("report", &self.report).finish_non_exhaustive()
+    }
 }
 
 /// Measures all paths together. A line for each file goes to `csv`; `progress` is told how many

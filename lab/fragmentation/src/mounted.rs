@@ -171,7 +171,8 @@ impl<'c, 'w> Mounted<'c, 'w> {
         }
         let (place, collector) = (self.place, &mut *self.collector);
         let mut pieces = collector.begin(place, numbers.size);
-        let end = pieces.end();
+        // Of an empty file as well, because the answer says whether there are any.
+        let end = pieces.end().max(1);
         self.mapper
             .extents(file.as_fd(), end, self.looks.may_sync, &mut |extent| {
                 collector.extent(place, &mut pieces, extent);

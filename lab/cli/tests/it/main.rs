@@ -2,5 +2,6 @@
 
 mod flash_experiments;
 mod flash_serve;
+mod frag;
 mod sim;
 mod trace;

@@ -1,0 +1,102 @@
+//! `mobifs frag measure` as a user calls it.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn measure(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mobifs-lab"));
+    command
+        .args(["frag", "measure"])
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// An ext4 image with three files; none, and the test is skipped, without mke2fs.
+fn image(base: &Path) -> Option<PathBuf> {
+    let tree = base.join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("a.db"), [1; 9000]).unwrap();
+    fs::write(tree.join("b.jpg"), [1; 9000]).unwrap();
+    fs::write(tree.join("c"), [1; 9000]).unwrap();
+    let image = base.join("data.img");
+    File::create(&image).unwrap().set_len(16 << 20).unwrap();
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs
+        .args(["-q", "-F", "-t", "ext4", "-d"])
+        .arg(&tree)
+        .arg(&image);
+    mobifs_skip::can(mobifs_skip::why_fails(&mut mke2fs)).then_some(image)
+}
+
+#[test]
+fn a_measurement_has_a_table_a_document_lines_and_a_page() {
+    let base = tempfile::tempdir().unwrap();
+    let Some(image) = image(base.path()) else {
+        return;
+    };
+    let image = image.to_str().unwrap();
+    let (csv, html) = (base.path().join("f.csv"), base.path().join("p.html"));
+    let files = [
+        "--csv",
+        csv.to_str().unwrap(),
+        "--html",
+        html.to_str().unwrap(),
+    ];
+    let output = measure(&[&["--json"], &files[..], &[image]].concat());
+    assert!(output.status.success(), "{}", errors(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["files"], 3);
+    assert_eq!(report["mean_dof"], 1.0);
+    assert_eq!(report["mean_dof_by_kind"]["sqlite"], 1.0);
+    assert_eq!(report["mean_dof_by_kind"]["executable"], Value::Null);
+    assert_eq!(fs::read_to_string(&csv).unwrap().lines().count(), 4);
+    let page = fs::read_to_string(&html).unwrap();
+    assert!(page.contains("<svg") && page.ends_with("</html>\n"));
+    let output = measure(&[image]);
+    let table = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(
+        output.status.success() && table.contains("3 files measured"),
+        "{table}"
+    );
+    assert_eq!(errors(&output), "", "progress is for terminals");
+}
+
+#[test]
+fn bad_input_is_refused_in_one_sentence_and_nothing_is_lost() {
+    let base = tempfile::tempdir().unwrap();
+    let Some(image) = image(base.path()) else {
+        return;
+    };
+    let text = image.to_str().unwrap();
+    let refused = |arguments: &[&str], code: i32, words: &str| {
+        let output = measure(arguments);
+        let said = errors(&output);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(words) && said.lines().count() == 1, "{said}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    };
+    let before = fs::read(&image).unwrap();
+    refused(&["--csv", text, text], 2, "cannot be written over");
+    refused(&["--html", text, text], 2, "cannot be written over");
+    refused(&["/nonexistent"], 1, "No such file");
+    refused(&["/dev/null"], 2, "no extents");
+    refused(&["/proc/self"], 2, "symbolic link");
+    refused(&["/proc"], 1, "does not tell where files lie");
+    let html = base.path().join("missing/p.html");
+    refused(&["--html", html.to_str().unwrap(), text], 1, "cannot write");
+    let locked = File::open(&image).unwrap();
+    rustix::fs::flock(&locked, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    refused(&[text], 3, "in use");
+    drop(locked);
+    assert!(fs::read(&image).unwrap() == before);
+    fs::write(&image, &before[..4096]).unwrap();
+    refused(&[text], 4, "damaged");
+}
