@@ -93,6 +93,7 @@ pub(crate) fn free_extents(
         ],
         records: [Record::default(); RECORDS],
     });
+    let mut reached = None;
     loop {
         // SAFETY: `FillMap` describes this request.
         match retry_on_intr(|| unsafe { ioctl(file.as_fd(), FillMap(&mut map)) }) {
@@ -111,11 +112,12 @@ pub(crate) fn free_extents(
                 found(record.physical, record.length);
             }
         }
-        let goes_on = (last.device, last.physical) > (map.keys[0].device, map.keys[0].physical)
-            || map.keys[0].length == 0;
-        if last.flags & LAST != 0 || !goes_on {
+        // An answer that goes back must not be followed for ever.
+        let place = Some((last.device, last.physical));
+        if last.flags & LAST != 0 || place <= reached {
             return Ok(true);
         }
+        reached = place;
         map.keys[0] = last;
     }
 }

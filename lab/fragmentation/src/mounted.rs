@@ -216,10 +216,11 @@ impl<'w> Visitor<'w> for Mounted<'_, 'w> {
     fn file(&mut self, directory: &OwnedFd, name: &CStr, path: &[u8]) -> Result<(), MeasureError> {
         match tree::open_file(directory, name) {
             Ok(file) => {
-                let is_other = fstat(&file).is_ok_and(|about| {
-                    let numbers = Numbers::of(&about);
-                    self.is_other_target(numbers.device, numbers.inode)
-                });
+                let is_other = self.targets.len() > 1
+                    && fstat(&file).is_ok_and(|about| {
+                        let numbers = Numbers::of(&about);
+                        self.is_other_target(numbers.device, numbers.inode)
+                    });
                 if is_other {
                     return Ok(());
                 }

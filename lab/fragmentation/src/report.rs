@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::free::FreeSpace;
+use crate::names::number;
 use crate::shape::FS_LEVELS;
 
 /// Version of the JSON document.
@@ -71,6 +72,79 @@ pub struct LeftOut {
     pub no_files: u64,
     /// Parts of the tree that were lost because a directory was moved meanwhile.
     pub moved_directories: u64,
+}
+
+impl LeftOut {
+    /// What people have to know of it.
+    pub(crate) fn sentences(&self) -> Vec<String> {
+        // Of each: how many, what is said of one, and of several.
+        let table = [
+            (
+                self.other_filesystems,
+                "directory was not entered, because another filesystem is mounted there (give it \
+                 as a path of its own)",
+                "directories were not entered, because other filesystems are mounted there (give \
+                 them as paths of their own)",
+            ),
+            (
+                self.subvolumes,
+                "nested subvolume was not entered (give it as a path of its own)",
+                "nested subvolumes were not entered (give them as paths of their own)",
+            ),
+            (
+                self.empty,
+                "file is empty and in no count",
+                "files are empty and in no count",
+            ),
+            (
+                self.without_blocks,
+                "file has no blocks and is in no count",
+                "files have no blocks and are in no count",
+            ),
+            (
+                self.unplaced,
+                "file has content without a place yet and is in no count",
+                "files have content without a place yet and are in no count",
+            ),
+            (
+                self.further_links,
+                "further name of a file with several was seen; each file counts once",
+                "further names of files with several were seen; each file counts once",
+            ),
+            (
+                self.not_read_lately,
+                "file was not read lately and is in no count",
+                "files were not read lately and are in no count",
+            ),
+            (
+                self.vanished,
+                "file or directory was gone when it was its turn",
+                "files and directories were gone when it was their turn",
+            ),
+            (
+                self.not_permitted,
+                "file or directory may not be read by this user",
+                "files and directories may not be read by this user",
+            ),
+            (
+                self.failed,
+                "file or directory could not be read",
+                "files and directories could not be read",
+            ),
+            (
+                self.moved_directories,
+                "tree was left unfinished, because a directory was moved meanwhile; measure again",
+                "trees were left unfinished, because directories were moved meanwhile; measure \
+                 again",
+            ),
+        ];
+        let seen = table.into_iter().filter(|&(count, ..)| count > 0);
+        seen.map(|(count, one, several)| {
+            let what = if count == 1 { one } else { several };
+            format!("{} {what}", number(count))
+        })
+        .collect()
+    }
 }
 
 /// A file that is worth defragmenting.

@@ -1,14 +1,15 @@
 //! `mobifs frag measure`
 
 use std::cell::Cell;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{BufWriter, IsTerminal as _, Write};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use mobifs_fragmentation::{MeasureError, Model, Options, measure, page, table};
+use tempfile::TempPath;
 
 use crate::failure::{Code, Failure, put};
 
@@ -72,11 +73,6 @@ pub(super) fn run(arguments: &MeasureArguments) -> Result<(), Failure> {
     for output in [&arguments.csv, &arguments.html].into_iter().flatten() {
         refuse_input(output, &arguments.paths)?;
     }
-    // That a page cannot be written is better known before a long measurement than after it.
-    if let Some(path) = &arguments.html {
-        let opened = OpenOptions::new().create(true).append(true).open(path);
-        opened.map_err(|error| cannot_write(path, &error))?;
-    }
     let options = Options {
         as_files: arguments.as_file,
         may_sync: !arguments.no_sync,
@@ -88,22 +84,23 @@ pub(super) fn run(arguments: &MeasureArguments) -> Result<(), Failure> {
             megabyte_ms: arguments.megabyte_ms,
         },
     };
-    let mut csv = None;
-    if let Some(path) = &arguments.csv {
-        let file = File::create(path).map_err(|error| cannot_write(path, &error))?;
-        csv = Some(BufWriter::new(file));
-    }
+    let mut page_file = arguments.html.as_deref().map(Output::new).transpose()?;
+    let mut csv = arguments.csv.as_deref().map(Output::new).transpose()?;
     let progress = Progress::new();
-    let csv = csv.as_mut().map(|csv| csv as &mut dyn Write);
-    let outcome = measure(&arguments.paths, &options, csv, &|files| {
-        progress.show(files)
+    let rows = csv.as_mut().map(|csv| csv as &mut dyn Write);
+    let outcome = measure(&arguments.paths, &options, rows, &|files| {
+        progress.show(files);
     });
     progress.clear();
     let outcome = outcome.map_err(failure)?;
     let failed = |message: String| Failure::new(Code::Failed, message);
-    if let Some(path) = &arguments.html {
+    if let Some(file) = &mut page_file {
         let page = page(&outcome).map_err(|error| failed(error.to_string()))?;
-        std::fs::write(path, page).map_err(|error| cannot_write(path, &error))?;
+        file.write_all(page.as_bytes())
+            .map_err(|error| cannot_write(&file.path, &error))?;
+    }
+    for output in [csv, page_file].into_iter().flatten() {
+        output.keep()?;
     }
     let report = &outcome.report;
     if arguments.json {
@@ -129,6 +126,65 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
         Code::Failed,
         format!("cannot write {}: {error}", path.display()),
     )
+}
+
+/// A file that takes its name when it is complete: one that was there before stays if the
+/// measurement fails. That it cannot be written is known before a long measurement, not after it.
+struct Output {
+    path: PathBuf,
+    writer: BufWriter<File>,
+    /// Where it lies until then; a pipe or a device has no such place.
+    unfinished: Option<TempPath>,
+}
+
+impl Output {
+    fn new(given: &Path) -> Result<Self, Failure> {
+        // Where a link leads, so that it stays one.
+        let path = given.canonicalize().unwrap_or_else(|_| given.to_owned());
+        let opened = if path.metadata().is_ok_and(|about| !about.is_file()) {
+            let file = OpenOptions::new().append(true).open(&path);
+            file.map(|file| (file, None))
+        } else {
+            let parent = path
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty());
+            let file = tempfile::Builder::new()
+                .prefix(".mobifs-frag-")
+                .permissions(Permissions::from_mode(0o666))
+                .tempfile_in(parent.unwrap_or_else(|| Path::new(".")));
+            file.map(|file| {
+                let (file, path) = file.into_parts();
+                (file, Some(path))
+            })
+        };
+        let (file, unfinished) = opened.map_err(|error| cannot_write(given, &error))?;
+        Ok(Self {
+            path,
+            writer: BufWriter::new(file),
+            unfinished,
+        })
+    }
+
+    fn keep(mut self) -> Result<(), Failure> {
+        let written = self.writer.flush();
+        written.map_err(|error| cannot_write(&self.path, &error))?;
+        match self.unfinished {
+            Some(unfinished) => unfinished
+                .persist(&self.path)
+                .map_err(|error| cannot_write(&self.path, &error.error)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.writer.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.writer.flush()
+    }
 }
 
 /// What is measured must not be overwritten by what is said of it.

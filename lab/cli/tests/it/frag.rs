@@ -1,5 +1,10 @@
 //! `mobifs frag measure` as a user calls it.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a helper of a test fails the test by panicking, as the test itself does"
+)]
+
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -60,6 +65,19 @@ fn a_measurement_has_a_table_a_document_lines_and_a_page() {
     assert_eq!(fs::read_to_string(&csv).unwrap().lines().count(), 4);
     let page = fs::read_to_string(&html).unwrap();
     assert!(page.contains("<svg") && page.ends_with("</html>\n"));
+    // Neither a link nor a device is replaced.
+    let link = base.path().join("link");
+    std::os::unix::fs::symlink("f.csv", &link).unwrap();
+    let output = measure(&[
+        "--csv",
+        link.to_str().unwrap(),
+        "--html",
+        "/dev/stdout",
+        image,
+    ]);
+    assert!(output.status.success(), "{}", errors(&output));
+    assert!(link.is_symlink() && Path::new("/dev/stdout").is_symlink());
+    assert!(String::from_utf8_lossy(&output.stdout).contains("</html>"));
     let output = measure(&[image]);
     let table = String::from_utf8(output.stdout.clone()).unwrap();
     assert!(
@@ -99,4 +117,10 @@ fn bad_input_is_refused_in_one_sentence_and_nothing_is_lost() {
     assert!(fs::read(&image).unwrap() == before);
     fs::write(&image, &before[..4096]).unwrap();
     refused(&[text], 4, "damaged");
+    // What was written before stays, and nothing half done does.
+    let csv = base.path().join("old.csv");
+    fs::write(&csv, "old").unwrap();
+    refused(&["--csv", csv.to_str().unwrap(), text], 4, "damaged");
+    assert_eq!(fs::read_to_string(&csv).unwrap(), "old");
+    assert_eq!(fs::read_dir(base.path()).unwrap().count(), 3);
 }

@@ -2,10 +2,12 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead, BufReader, Read as _, Seek as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::text;
 use crate::error::MeasureError;
@@ -48,30 +50,30 @@ pub(super) fn dumpe2fs(
     read: impl FnOnce(&mut dyn BufRead) -> io::Result<()>,
 ) -> Result<(), MeasureError> {
     const PROGRAM: &str = "dumpe2fs";
+    const SAID_MAX: u64 = 64 << 10;
     let tool = |error| MeasureError::Tool {
         program: PROGRAM,
         error,
     };
+    // In memory, because nothing reads them while the output is read.
+    let complaints = memfd_create("complaints", MemfdFlags::CLOEXEC);
+    let mut complaints = File::from(complaints.map_err(|errno| tool(errno.into()))?);
     let mut child = command(PROGRAM)
         .arg(name_of(image))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stderr(complaints.try_clone().map_err(tool)?)
         .spawn()
         .map_err(tool)?;
-    // It says little there, so that the pipe holds all of it.
-    let mut complaints = child.stderr.take();
     let output = child.stdout.take();
     let done = output.map_or(Ok(()), |output| read(&mut BufReader::new(output)));
     let status = child.wait().map_err(tool)?;
     let mut said = Vec::new();
-    if let Some(complaints) = &mut complaints {
-        const SAID_MAX: u64 = 64 << 10;
-        complaints
-            .take(SAID_MAX)
-            .read_to_end(&mut said)
-            .map_err(tool)?;
-    }
+    complaints.rewind().map_err(tool)?;
+    complaints
+        .take(SAID_MAX)
+        .read_to_end(&mut said)
+        .map_err(tool)?;
     if !status.success() {
         return Err(damaged(path, last_words(&said, image)));
     }

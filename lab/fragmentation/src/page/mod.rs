@@ -38,10 +38,9 @@ pub fn page(outcome: &Outcome) -> Result<String, PlotError> {
         body.push_str(&map::section(place, number));
     }
     body.push_str("<section><h2>How fragmented</h2><div class=\"charts\">");
-    for chart in [charts::distribution(report)?, charts::levels(report)?] {
-        if let Some(chart) = chart {
-            let _written = write!(body, "<figure>{chart}</figure>");
-        }
+    let drawn = [charts::distribution(report)?, charts::levels(report)?];
+    for chart in drawn.into_iter().flatten() {
+        let _written = write!(body, "<figure>{chart}</figure>");
     }
     body.push_str("</div>");
     body.push_str(&kinds(report));
@@ -49,9 +48,9 @@ pub fn page(outcome: &Outcome) -> Result<String, PlotError> {
     body.push_str(&worth(report));
     body.push_str(&free(report)?);
     body.push_str(&notes(report));
-    let _written = write!(
+    let _written = writeln!(
         body,
-        "</main><div id=\"tip\" hidden></div><script>{SCRIPT}</script></body></html>\n"
+        "</main><div id=\"tip\" hidden></div><script>{SCRIPT}</script></body></html>"
     );
     Ok(body)
 }

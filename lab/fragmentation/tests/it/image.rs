@@ -133,7 +133,12 @@ fn damaged_images_are_reported_and_never_changed() {
             &state.to_le_bytes().repeat(64),
         );
         let before = fs::read(&image).unwrap();
-        let outcome = measure(&[image.clone()], &Options::default(), None, &|_| {});
+        let outcome = measure(
+            std::slice::from_ref(&image),
+            &Options::default(),
+            None,
+            &|_| {},
+        );
         match outcome {
             Ok(outcome) => assert!(outcome.report.files <= 4, "{:?}", outcome.report),
             Err(error) => assert!(matches!(error, MeasureError::Damaged { .. }), "{error}"),
