@@ -58,6 +58,8 @@ pub(crate) fn levels(report: &Report) -> Result<Option<String>, PlotError> {
         "% of fragments",
         LEVELS.iter().map(|name| (*name).to_owned()).collect(),
         series,
+        // Small fragments are the usual ones, and free room is in large extents.
+        Legend::UpperRight,
     )
     .map(Some)
 }
@@ -84,6 +86,7 @@ pub(crate) fn free(free: &FreeSpace) -> Result<String, PlotError> {
                     .collect(),
             ),
         ],
+        Legend::UpperLeft,
     )
 }
 
@@ -92,13 +95,14 @@ fn bars(
     y_label: &'static str,
     categories: Vec<String>,
     series: Vec<(String, Vec<Option<f64>>)>,
+    legend: Legend,
 ) -> Result<String, PlotError> {
     let frame = Frame {
         caption: caption.to_owned(),
         x_label: "",
         y_label,
         x_is_logarithmic: false,
-        legend: Legend::UpperRight,
+        legend,
     };
     let bars = Bars { categories, series };
     picture(WIDTH, HEIGHT, |canvas| draw_bars(canvas, &frame, &bars))

@@ -248,6 +248,25 @@ mod tests {
     }
 
     #[test]
+    fn of_a_mount_of_mobifs_the_store_is_to_be_measured() {
+        let mount = |kind: &str| MountEntry {
+            id: 2,
+            parent_id: 1,
+            root: "/".into(),
+            mountpoint: "/data".into(),
+            kind: kind.to_owned(),
+            source: "/var/store".into(),
+            device_major: 0,
+            device_minor: 50,
+            user_id: None,
+        };
+        let said = |kind: &str| unmapped(Path::new("/data/app"), &mount(kind)).to_string();
+        assert!(said("fuse.mobifs").ends_with("mobifs frag measure /var/store"));
+        assert!(said("nfs4").contains("another machine"));
+        assert!(said("fuse.sshfs").contains("no FIEMAP"));
+    }
+
+    #[test]
     fn a_path_that_is_given_twice_is_measured_once() {
         let base = tempfile::tempdir().unwrap();
         let again = base
