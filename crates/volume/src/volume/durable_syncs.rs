@@ -107,6 +107,10 @@ impl Shared {
 }
 
 #[cfg(all(test, not(feature = "interleavings")))]
+#[expect(
+    clippy::unwrap_used,
+    reason = "a helper of a test fails the test by panicking, as the test itself does"
+)]
 mod tests {
     use std::path::Path;
     use std::sync::Arc;

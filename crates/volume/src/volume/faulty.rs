@@ -13,6 +13,9 @@ use parking_lot::Mutex;
 /// Size of the journal, where the store simulates one.
 pub(super) const JOURNAL_BYTES: u64 = 100;
 
+/// Gets the number of a commit.
+pub(super) type DuringCommit = Arc<dyn Fn(u64) + Send + Sync>;
+
 /// A store whose commits can be made to fail.
 pub(super) struct Faulty {
     store: MemoryStore,
@@ -33,7 +36,7 @@ pub(super) struct Faulty {
     /// What else happens while the journal is applied.
     pub(super) during_apply: Mutex<Option<Box<dyn Fn() + Send>>>,
     /// What else happens while this commit, counted as in `attempts`, is under way.
-    pub(super) during_commit: Mutex<Option<Arc<dyn Fn(u64) + Send + Sync>>>,
+    pub(super) during_commit: Mutex<Option<DuringCommit>>,
     /// The most that the journal ever held.
     pub(super) journal_used_bytes_max: AtomicU64,
 }
