@@ -30,14 +30,11 @@ use crate::overlay::Overlay;
 use crate::overlay::lookup;
 use crate::overlay::pending::{PageAhead, Pending, PendingObject, PendingPage};
 
-/// Pages that are written while the lock is held once, and sent to the device together, while
-/// nothing is committed.
-const STEP_PAGES_MAX: usize = 256;
-/// The same during commits: the device has so many before the blocks of a commit.
-const STEP_PAGES_BESIDE_COMMITS: usize = 32;
-/// The least number of pages of a file that are made durable together, used during commits: each
-/// time a commit may wait for a flush.
-const PORTION_PAGES_MIN: usize = 256;
+/// Pages that are written while the lock is held once.
+const STEP_PAGES: usize = 256;
+/// The least number of pages of a file that are made durable together, used during commits: a
+/// commit waits for the device that long.
+const PORTION_PAGES_MIN: usize = 32;
 /// The greatest number, used while nothing is committed.
 const PORTION_PAGES_MAX: usize = 1024;
 /// Largest single write.
@@ -86,16 +83,6 @@ impl Portions {
             PORTION_PAGES_MIN
         };
         self.pages
-    }
-
-    /// Pages of the next step of the portion.
-    const fn step_pages(&self, commits: u64) -> usize {
-        let is_alone = commits == self.commits && self.pages > PORTION_PAGES_MIN;
-        if is_alone {
-            STEP_PAGES_MAX
-        } else {
-            STEP_PAGES_BESIDE_COMMITS
-        }
     }
 }
 
@@ -170,10 +157,9 @@ impl<L: Lower> Pass<'_, L> {
 
     /// Writes the next pages of an object and makes them durable; returns the next page, if there
     /// are more.
-    ///
-    /// Each step is sent to the device before the next one begins. So a commit waits for the pages
-    /// of one step at most, and making the portion durable is little more than a flush.
     fn write_portion(&mut self, id: ObjectId, from: PageIndex) -> Result<Option<PageIndex>, Ended> {
+        // Waits for a commit that is under way.
+        drop(self.epoch.lock());
         let portion_pages = self.portions.next_pages(self.commits.commits());
         let mut next = Some(from);
         let mut written = Vec::new();
@@ -181,13 +167,9 @@ impl<L: Lower> Pass<'_, L> {
         while let Some(from) = next
             && written.len() < portion_pages
         {
-            // Waits for a commit that is under way.
-            drop(self.epoch.lock());
-            let step_pages = self.portions.step_pages(self.commits.commits());
-            let pages_max = step_pages.min(portion_pages - written.len());
+            let pages_max = STEP_PAGES.min(portion_pages - written.len());
             next = None;
             if let Some(step) = self.step(id, from, pages_max)? {
-                self.write_back(&step)?;
                 written.extend(step.pages.iter().map(|(index, _)| *index));
                 if step.pages.len() == pages_max {
                     next = written.last().map(|last| PageIndex(last.0 + 1));
@@ -201,16 +183,6 @@ impl<L: Lower> Pass<'_, L> {
             self.overlay.state_mut().pending.end_ahead(id, &written);
         }
         Ok(next)
-    }
-
-    /// Has the pages of a step sent to the device, and waits for that.
-    fn write_back(&self, step: &Step<L::Handle>) -> Result<(), Ended> {
-        let (Some((first, _)), Some((last, _))) = (step.pages.first(), step.pages.last()) else {
-            return Ok(());
-        };
-        let range = ByteRange::new(first.offset(), last.offset() + PAGE_BYTES_U64);
-        let written = self.overlay.lower().write_back(&step.handle, range);
-        written.map_err(|_| Ended)
     }
 
     /// Writes the next pages of an object; none if there are none.
@@ -376,33 +348,5 @@ impl PendingObject {
     /// Whether an apply need not write a page.
     pub(super) fn is_written_ahead(&self, index: PageIndex) -> bool {
         self.ahead.get(&index) == Some(&PageAhead::Durable)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// During commits 32 pages were made durable at a time, which took a flush each: a durable
-    /// commit met one nearly always.
-    #[test]
-    fn commits_make_steps_short_and_not_portions() {
-        let mut portions = Portions::new(0);
-        assert_eq!(portions.next_pages(0), PORTION_PAGES_MIN);
-        assert_eq!(portions.step_pages(0), STEP_PAGES_BESIDE_COMMITS);
-        assert_eq!(portions.next_pages(0), 2 * PORTION_PAGES_MIN);
-        assert_eq!(portions.step_pages(0), STEP_PAGES_MAX);
-        assert_eq!(
-            portions.step_pages(1),
-            STEP_PAGES_BESIDE_COMMITS,
-            "one came"
-        );
-        for commits in 1..4 {
-            assert_eq!(portions.next_pages(commits), PORTION_PAGES_MIN);
-            assert_eq!(portions.step_pages(commits), STEP_PAGES_BESIDE_COMMITS);
-        }
-        let alone = std::iter::repeat_with(|| portions.next_pages(3));
-        assert_eq!(alone.take(3).last(), Some(PORTION_PAGES_MAX));
-        assert_eq!(portions.step_pages(3), STEP_PAGES_MAX);
     }
 }

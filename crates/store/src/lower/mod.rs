@@ -210,9 +210,6 @@ pub trait Lower: Send + Sync {
     /// Makes content and size of one file durable, and nothing else of it: where its room was
     /// there before, filesystems with a journal of their own need not commit that.
     fn sync_content(&self, file: &Self::Handle) -> io::Result<()>;
-    /// Has what was written to a range of a file sent to the device, and waits for that, not for the
-    /// device to make it durable: then little is left to do for [`Lower::sync_content`].
-    fn write_back(&self, file: &Self::Handle, range: ByteRange) -> io::Result<()>;
     /// Makes everything in the filesystem durable.
     fn sync_all(&self) -> io::Result<()>;
     /// Room.

@@ -23,8 +23,6 @@ mod suitable;
 #[cfg(test)]
 mod tests;
 #[expect(unsafe_code, reason = "a system call that no crate wraps")]
-mod write_back;
-#[expect(unsafe_code, reason = "a system call that no crate wraps")]
 mod xfs;
 
 use std::fs::File;
@@ -278,10 +276,6 @@ impl Lower for PosixLower {
     fn sync_content(&self, file: &PosixHandle) -> io::Result<()> {
         let fd = self.usable(file, handle::Access::Read)?;
         Ok(retry_on_intr(|| fs::fdatasync(fd))?)
-    }
-
-    fn write_back(&self, file: &PosixHandle, range: ByteRange) -> io::Result<()> {
-        write_back::write_back(self.usable(file, handle::Access::Read)?, range)
     }
 
     fn sync_all(&self) -> io::Result<()> {

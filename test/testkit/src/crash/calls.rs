@@ -26,7 +26,7 @@ fn fails<T>(errno: Errno) -> io::Result<T> {
 }
 
 impl Filesystem {
-    pub(super) fn inode(&self, key: InodeKey) -> io::Result<&Inode> {
+    fn inode(&self, key: InodeKey) -> io::Result<&Inode> {
         self.live
             .inodes
             .get(&key)
@@ -709,11 +709,13 @@ impl Lower for CrashLower {
     }
 
     fn sync_content(&self, file: &CrashHandle) -> io::Result<()> {
-        self.write_content_back(file.key, true)
-    }
-
-    fn write_back(&self, file: &CrashHandle, _range: ByteRange) -> io::Result<()> {
-        self.write_content_back(file.key, false)
+        let key = file.key;
+        self.mutate(Call::Sync, |filesystem| {
+            filesystem.inode(key)?;
+            filesystem
+                .make_durable(|effect| effect.is_content() && effect.content_of() == Some(key));
+            Ok(())
+        })
     }
 
     fn sync_all(&self) -> io::Result<()> {

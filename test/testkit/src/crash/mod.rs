@@ -312,19 +312,6 @@ impl CrashLower {
         result
     }
 
-    /// Writes the content of a file back, durably or not. If not, nothing is promised: what was not
-    /// made durable may have arrived, or not, in any case. A failure may give up the content.
-    fn write_content_back(&self, key: InodeKey, durably: bool) -> io::Result<()> {
-        self.mutate(Call::Sync, |filesystem| {
-            filesystem.inode(key)?;
-            if durably || filesystem.gives_up {
-                filesystem
-                    .make_durable(|effect| effect.is_content() && effect.content_of() == Some(key));
-            }
-            Ok(())
-        })
-    }
-
     /// A call that changes nothing.
     fn look<T>(&self, call: impl FnOnce(&mut Filesystem) -> io::Result<T>) -> io::Result<T> {
         let mut filesystem = self.0.filesystem.lock();

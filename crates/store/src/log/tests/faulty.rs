@@ -149,7 +149,6 @@ impl Lower for Faulty {
         set_xattr(object: &Handle, name: &[u8], value: Option<&[u8]>);
         sync(object: &Handle);
         sync_content(file: &Handle);
-        write_back(file: &Handle, range: ByteRange);
         sync_all();
     }
 
