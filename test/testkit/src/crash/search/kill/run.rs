@@ -549,7 +549,15 @@ impl Life {
             }
         }
         self.end_faults();
-        work(store).map_err(|error| format!("though nothing fails any more: {error}"))
+        let last = match work(store) {
+            // The first refusal, where all attempts before met a fault.
+            Err(error) if self.hunt.cuts.is_refusal(&error) => {
+                self.make_room();
+                work(store)
+            }
+            last => last,
+        };
+        last.map_err(|error| format!("though nothing fails any more: {error}"))
     }
 
     /// Some of the calls that follow fail, perhaps.
