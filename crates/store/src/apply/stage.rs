@@ -190,7 +190,6 @@ fn create_staged<L: Lower>(
         // An earlier attempt made it, or direct data is in it. Anything but a
         // file may be torn (a symlink without its target): make it anew.
         if stat.kind == FileKind::Regular && attributes.kind == FileKind::Regular {
-            forget_other(overlay, id, Some(stat.inode));
             return Ok(());
         }
         // The new file has another inode number than that of the first attempt.
@@ -200,9 +199,11 @@ fn create_staged<L: Lower>(
     } else if !object.direct.is_empty() {
         // Data that was durable before the transaction that mentions it is gone.
         return Err(missing(id));
-    } else {
-        forget_other(overlay, id, None);
     }
+    debug_assert!(
+        overlay.state().table.get(id).is_none(),
+        "nothing is known of a new object that is not there"
+    );
     overlay
         .lower()
         .create(overlay.stage(), name.as_bytes(), what)
@@ -248,22 +249,9 @@ pub(crate) fn stage_file<L: Lower>(
                 error,
             ));
         }
-        Err(_) => {}
-        Ok(_) => forget_other(overlay, id, None),
+        _ => {}
     }
     lookup::require_handle(overlay, id)
-}
-
-/// Forgets the stage file of a new object that is known, unless it has this inode. The process that knew it
-/// was killed after the call that deleted the file, and before it could record that.
-fn forget_other<L: Lower>(overlay: &Overlay<L>, id: ObjectId, inode: Option<u64>) {
-    let mut state = overlay.state_mut();
-    let known = state.table.get(id).map(|location| location.inode);
-    if known.is_some() && known != inode {
-        state.table.remove(id);
-        drop(state);
-        overlay.lower().handles().remove(id);
-    }
 }
 
 /// Whether the journal has all of a new object, but not its inode, and none of its content is only

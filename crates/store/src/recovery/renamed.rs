@@ -54,7 +54,9 @@ fn adopt_bound<L: Lower>(overlay: &Overlay<L>) -> bool {
 }
 
 /// Which objects really have a name in `limbo/` or `stage/`. An object that had one, and has no
-/// other, is deleted, unless the journal gives it a name: then it has that one already.
+/// other, is deleted, unless the journal gives it a name: then it has that one already. Not so a new
+/// object whose inode the journal does not have: it was not renamed yet, so an apply has deleted
+/// it from `stage/`, because it was refused, and is to make it again.
 fn check_own_names<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
     let list = |directory: &L::Handle, what: &str| {
         let entries = overlay
@@ -89,7 +91,10 @@ fn check_own_names<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
             continue;
         }
         let is_nowhere = !in_limbo && !in_stage && location.names.is_empty();
-        if is_nowhere && had_one && !state.pending.is_linked(id) {
+        let object = state.pending.object(id);
+        let is_to_be_made = object.is_some_and(|object| object.created && object.bound.is_none());
+        let may_be_named = state.pending.is_linked(id) && !is_to_be_made;
+        if is_nowhere && had_one && !may_be_named {
             state.table.remove(id);
         } else if let Some(location) = state.table.get_mut(id) {
             (location.in_limbo, location.in_stage) = (in_limbo, in_stage);

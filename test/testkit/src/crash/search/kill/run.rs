@@ -329,7 +329,7 @@ impl Life {
             &self.hunt.cuts.journal,
             Arc::<RecordingSink>::clone(&self.sink),
         );
-        let (store, _) = opened.map_err(text)?;
+        let (store, _) = opened.map_err(|error| format!("opening again: {error}"))?;
         let tree = self.world.tree.clone();
         self.world.remount(tree, store.first_new_object());
         self.store = Some(store);
@@ -607,7 +607,8 @@ impl Life {
         let failed_calls = self.lower.failed_calls();
         self.hunt
             .count(|statistics| statistics.failed_calls += failed_calls);
-        self.store()?.close().map_err(text)?;
+        let closed = self.store()?.close();
+        closed.map_err(|error| format!("closing: {error}"))?;
         self.store = None;
         self.lower.clear_hook();
         compare_lower(&self.lower, &self.moment.lock().committed.seen())

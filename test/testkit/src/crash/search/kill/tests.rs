@@ -250,10 +250,8 @@ fn names_that_lead_through_endless_directories_lead_nowhere() {
     assert!(matches!(error, StoreError::Unknown(_)), "{error}");
 }
 
-/// Found by the kill search with seed 1061: an apply deleted the stage file of an object that was refused, the
-/// process was killed before it could record that, and every later apply missed the file.
-#[test]
-fn a_stage_file_that_the_last_call_before_a_kill_deleted_is_made_again() {
+/// Kills after each call of an apply that is refused to write a new file, which it then deletes from `stage/`.
+fn killed_while_a_file_is_refused() -> Vec<(CrashLower, RestartState)> {
     let (lower, sink, store) = open();
     store.commit(creation(id(2), "a", 1)).unwrap();
     // Made, and not yet with its name.
@@ -277,15 +275,45 @@ fn a_stage_file_that_the_last_call_before_a_kill_deleted_is_made_again() {
     lower.clear_hook();
     let instants = std::mem::take(&mut *instants.lock());
     assert!(instants.len() > 2, "{}", instants.len());
-    for (number, (lower, saved)) in instants.into_iter().enumerate() {
+    instants
+}
+
+/// The successor of a process that was killed in this state.
+fn successor(lower: &CrashLower, saved: RestartState) -> TestStore {
+    let sink = Arc::new(RecordingSink::of(&saved));
+    let resumed = JournalStore::resume(Gate::new(lower.clone()), &options(), sink, saved);
+    resumed.unwrap().0
+}
+
+/// Found by the kill search with seed 1061: the process was killed before it could record that it had deleted a
+/// stage file, and every later apply missed the file.
+#[test]
+fn a_stage_file_that_the_last_call_before_a_kill_deleted_is_made_again() {
+    for (number, (lower, saved)) in killed_while_a_file_is_refused().into_iter().enumerate() {
         lower.set_refusals(Refusals::default());
         // It takes the inode, if that is free.
         let root = lower.root().unwrap();
         lower.create(&root, b"other", Create::Regular).unwrap();
-        let sink = Arc::new(RecordingSink::of(&saved));
-        let (store, _) = JournalStore::resume(Gate::new(lower), &options(), sink, saved).unwrap();
+        let store = successor(&lower, saved);
         let applied = store.apply();
         assert!(applied.is_ok(), "killed at instant {number}: {applied:?}");
+        assert_eq!(first_byte(&store, id(2)), 1);
+    }
+}
+
+/// Found by the kill search with seed 1106: after such a kill the next commit recorded the deleted file as the
+/// place of the object, and the next mount took the journal for a forged one: it did not come up before
+/// all of it was applied, which the lower filesystem refused.
+#[test]
+fn after_a_kill_that_left_an_object_nowhere_a_mount_comes_up() {
+    for (number, (lower, saved)) in killed_while_a_file_is_refused().into_iter().enumerate() {
+        let store = successor(&lower, saved);
+        let touched = Transaction::tagged(2, vec![state(id(2), false, 1)]);
+        store.commit(touched).unwrap();
+        drop(store);
+        let opened = JournalStore::open(Gate::new(lower), &options());
+        let (store, _) =
+            opened.unwrap_or_else(|error| panic!("killed at instant {number}: {error}"));
         assert_eq!(first_byte(&store, id(2)), 1);
     }
 }
