@@ -16,7 +16,7 @@ const OF_THREAD: u32 = libc::O_EXCL as u32;
 const KNOWN_MAX: usize = 256;
 /// The longest path that the kernel takes, with its NUL.
 const PATH_BYTES_MAX: usize = 4096;
-/// Memory is read up to borders of this size, as what lies behind may not be there.
+/// Memory is read up to borders of this size, as what comes after may not be there.
 const PAGE_BYTES: u64 = 4096;
 
 /// A descriptor of another process.

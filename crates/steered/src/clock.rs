@@ -1,5 +1,16 @@
-//! The time by which promises lapse.
+//! The times by which promises and notes lapse.
 #![allow(unsafe_code)]
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// What a clock shows, in milliseconds.
+pub(crate) fn now_ms(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    let (seconds, nanoseconds) = (now.tv_sec as u64, now.tv_nsec as u64);
+    seconds
+        .saturating_mul(1_000)
+        .saturating_add(nanoseconds / 1_000_000)
+}
 
 /// Seconds since the machine was started, without those that it slept.
 pub(crate) fn monotonic_s() -> u32 {

@@ -14,8 +14,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::fs::{Access, Mode, OFlags, access, open};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
+use crate::clock;
 use crate::directory::Directory;
 use crate::registration::create;
 
@@ -76,11 +77,7 @@ impl Directory {
 }
 
 fn now_ms() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    let (seconds, nanoseconds) = (now.tv_sec as u64, now.tv_nsec as u64);
-    seconds
-        .saturating_mul(1_000)
-        .saturating_add(nanoseconds / 1_000_000)
+    clock::now_ms(ClockId::Monotonic)
 }
 
 #[cfg(test)]

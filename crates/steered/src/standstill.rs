@@ -13,8 +13,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
+use crate::clock;
 use crate::directory::Directory;
 use crate::superblock::Device;
 
@@ -127,11 +128,7 @@ impl Standstill {
 }
 
 fn now_ms() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    let (seconds, nanoseconds) = (now.tv_sec as u64, now.tv_nsec as u64);
-    seconds
-        .saturating_mul(1_000)
-        .saturating_add(nanoseconds / 1_000_000)
+    clock::now_ms(ClockId::Boottime)
 }
 
 /// Lets a group stand still, or go on.
