@@ -25,6 +25,22 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 0, 0),
 ];
 
+/// Text as HTML and SVG show it.
+pub fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
 /// A picture that could not be drawn.
 #[derive(Debug, Error)]
 #[error("the plot cannot be drawn: {0}")]
@@ -343,6 +359,14 @@ pub fn draw_bars(canvas: &Canvas<'_>, frame: &Frame, bars: &Bars) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_stays_text() {
+        assert_eq!(
+            escaped("<a href='x'>&\""),
+            "&lt;a href=&#39;x&#39;&gt;&amp;&quot;"
+        );
+    }
 
     #[test]
     fn what_is_no_number_does_not_count() {

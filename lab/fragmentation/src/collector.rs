@@ -22,8 +22,8 @@ use crate::shape::{FS_LEVELS, FileShape, Pieces};
 
 /// Shared extents that are remembered.
 const SHARED_MAX: usize = 1_000_000;
-/// Failures that are told one by one.
-const FAILURES_TOLD: usize = 5;
+/// Failures that are reported one by one.
+const FAILURES_REPORTED: usize = 5;
 const DAY_SECONDS: i64 = 24 * 60 * 60;
 
 /// What is known of a file besides its extents.
@@ -151,7 +151,7 @@ pub(crate) struct Collector<'w> {
     links: HashMap<(usize, u64), u64>,
     shared: HashSet<u64>,
     is_shared_full: bool,
-    failures_told: usize,
+    failures_reported: usize,
     /// Of the file under way.
     current: Places,
     seen: u64,
@@ -185,7 +185,7 @@ impl<'w> Collector<'w> {
             links: HashMap::new(),
             shared: HashSet::new(),
             is_shared_full: false,
-            failures_told: 0,
+            failures_reported: 0,
             current: Places::default(),
             seen: 0,
         }
@@ -328,7 +328,7 @@ impl<'w> Collector<'w> {
         });
     }
 
-    /// Something could not be read, which is counted; the first of them are told.
+    /// Something could not be read, which is counted; the first of them are reported.
     pub(crate) fn failed(&mut self, path: &[u8], error: &io::Error) {
         match error.kind() {
             io::ErrorKind::NotFound => {
@@ -338,18 +338,18 @@ impl<'w> Collector<'w> {
             io::ErrorKind::PermissionDenied => self.left_out.not_permitted += 1,
             _ => self.left_out.failed += 1,
         }
-        self.tell(|| format!("{} could not be read: {error}", shown(path)));
+        self.report(|| format!("{} could not be read: {error}", shown(path)));
     }
 
     /// A damaged object of an image.
     pub(crate) fn damaged(&mut self, path: &[u8], said: &str) {
         self.left_out.damaged += 1;
-        self.tell(|| format!("{} is damaged: {said}", shown(path)));
+        self.report(|| format!("{} is damaged: {said}", shown(path)));
     }
 
-    fn tell(&mut self, sentence: impl FnOnce() -> String) {
-        if self.failures_told < FAILURES_TOLD {
-            self.failures_told += 1;
+    fn report(&mut self, sentence: impl FnOnce() -> String) {
+        if self.failures_reported < FAILURES_REPORTED {
+            self.failures_reported += 1;
             self.notes.push(sentence());
         }
     }
@@ -371,7 +371,7 @@ impl<'w> Collector<'w> {
         } else {
             let about = &place.about;
             self.notes.push(format!(
-                "{} on {} does not tell its free extents (a mounted ext4 or XFS does, and an \
+                "{} on {} does not report its free extents (a mounted ext4 or XFS does, and an \
                  image of ext4)",
                 about.name,
                 path_text(Path::new(&about.source))
@@ -388,7 +388,7 @@ impl<'w> Collector<'w> {
         self.say_what_is_left_out();
         let mut first: Vec<_> = self.candidates.into_iter().collect();
         first.sort_unstable();
-        self.worth.first = first.iter().map(Candidate::told).collect();
+        self.worth.first = first.iter().map(Candidate::reported).collect();
         let all = self.all.counts();
         let kinds = || Kind::ALL.into_iter().zip(&self.kinds);
         let kinds: std::collections::BTreeMap<_, _> = kinds()
@@ -448,7 +448,7 @@ impl<'w> Collector<'w> {
                 "files are"
             };
             self.notes.push(format!(
-                "{} {files} compressed: how much room their extents take is not told, and those \
+                "{} {files} compressed: how much room their extents take is not reported, and those \
                  that may be neighbours count as such",
                 self.encoded_files
             ));
@@ -457,7 +457,7 @@ impl<'w> Collector<'w> {
 }
 
 impl Candidate {
-    fn told(&self) -> WorthFile {
+    fn reported(&self) -> WorthFile {
         WorthFile {
             path: shown(&self.path),
             kind: self.kind,

@@ -22,8 +22,8 @@ pub enum MeasureError {
     /// A pipe, a socket, a character device.
     #[error("{} is neither a directory nor a file nor a block device, and has no extents", path_text(.0))]
     NoFile(PathBuf),
-    /// The filesystem does not tell where files lie.
-    #[error("{} lies on {filesystem}, which does not tell where files lie (no FIEMAP); ext4, btrfs, XFS and f2fs do", path_text(.path))]
+    /// The filesystem does not report where files lie.
+    #[error("{} lies on {filesystem}, which does not report where files lie (no FIEMAP); ext4, btrfs, XFS and f2fs do", path_text(.path))]
     NoMap {
         /// What was to be measured.
         path: PathBuf,
@@ -31,7 +31,7 @@ pub enum MeasureError {
         filesystem: String,
     },
     /// Blocks are another machine's.
-    #[error("{} lies on {filesystem}, a filesystem of another machine, which does not tell where files lie; measure it there", path_text(.path))]
+    #[error("{} lies on {filesystem}, a filesystem of another machine, which does not report where files lie; measure it there", path_text(.path))]
     Network {
         /// What was to be measured.
         path: PathBuf,

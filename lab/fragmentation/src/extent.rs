@@ -11,7 +11,7 @@ pub struct Extent {
     pub length: u64,
     /// It is allocated, and nothing was ever written to it.
     pub is_unwritten: bool,
-    /// It has no place yet, or the filesystem does not tell which.
+    /// It has no place yet, or the filesystem does not report which.
     pub is_unplaced: bool,
     /// It lies within metadata (inline data, tails).
     pub is_inline: bool,

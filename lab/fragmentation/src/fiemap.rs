@@ -1,4 +1,4 @@
-//! Which extents a file has, as the kernel tells it (`FS_IOC_FIEMAP`).
+//! Which extents a file has, as the kernel reports it (`FS_IOC_FIEMAP`).
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;

@@ -68,7 +68,7 @@ unsafe impl Ioctl for FillMap<'_> {
 }
 
 /// Start and length of all free room of the filesystem that an open file lies on, in bytes and in
-/// order. `false`: this filesystem does not tell.
+/// order. `false`: this filesystem does not report them.
 pub(crate) fn free_extents(
     file: impl AsFd,
     found: &mut dyn FnMut(u64, u64),

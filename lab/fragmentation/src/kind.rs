@@ -16,7 +16,7 @@ pub enum Kind {
     Other,
 }
 
-/// Bytes of a file's beginning that tell its kind.
+/// Bytes of a file's beginning that show its kind.
 pub(crate) const HEADER_BYTES: usize = 16;
 
 const SQLITE: [&[u8]; 7] = [

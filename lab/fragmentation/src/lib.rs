@@ -1,4 +1,4 @@
-//! How fragmented files are: of mounted filesystems by what the kernel tells of extents, of images
+//! How fragmented files are: of mounted filesystems by what the kernel reports of extents, of images
 //! of ext4 by the tools of e2fsprogs. `docs/FRAGMENTATION.md` defines what is counted.
 #![deny(unsafe_code)]
 

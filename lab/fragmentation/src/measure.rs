@@ -59,7 +59,7 @@ impl fmt::Debug for Outcome {
     }
 }
 
-/// Measures all paths together. A line for each file goes to `csv`; `progress` is told how many
+/// Measures all paths together. A line for each file goes to `csv`; `progress` gets how many
 /// files were looked at.
 ///
 /// # Errors

@@ -32,22 +32,6 @@ pub fn shown(name: &[u8]) -> String {
     text
 }
 
-/// Text as HTML and SVG show it.
-pub(crate) fn html(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
-}
-
 /// Bytes as people read them.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -90,10 +74,6 @@ mod tests {
         assert_eq!(
             shown("x\u{202e}gpj.db\u{85}".as_bytes()),
             "x\\u{202e}gpj.db\\u{85}"
-        );
-        assert_eq!(
-            html("<a href='x'>&\""),
-            "&lt;a href=&#39;x&#39;&gt;&amp;&quot;"
         );
     }
 

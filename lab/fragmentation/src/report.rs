@@ -200,7 +200,7 @@ pub struct Filesystem {
     pub size_bytes: u64,
     /// Files measured on it.
     pub files: u64,
-    /// Its free room; none if it does not tell.
+    /// Its free room; none if it does not report it.
     pub free: Option<FreeSpace>,
 }
 

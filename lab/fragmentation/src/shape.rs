@@ -94,7 +94,7 @@ struct Open {
 #[derive(Clone, Debug)]
 pub struct Pieces {
     shape: FileShape,
-    /// The end of the file, rounded up to a block: what is behind it is no fragment.
+    /// The end of the file, rounded up to a block: what is after it is no fragment.
     end: u64,
     extent_bytes_max: u64,
     open: Option<Open>,
@@ -140,7 +140,7 @@ impl Pieces {
         self.count(&extent, is_new);
         let logical_end = extent.logical + extent.length;
         let physical_end = extent.physical.saturating_add(extent.length);
-        // What is encoded takes less than its length: how much is not told.
+        // What is encoded takes less than its length: how much is not reported.
         let next_least = if extent.is_encoded {
             extent.physical
         } else {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn preallocation_behind_the_end_is_no_fragment() {
+    fn preallocation_after_the_end_is_no_fragment() {
         let unwritten = |logical, physical, length| Extent {
             is_unwritten: true,
             ..extent(logical, physical, length)
@@ -320,7 +320,7 @@ mod tests {
             10_000,
             &[
                 extent(0, 40960, 8192),
-                // Reaches behind the end: its first block counts.
+                // Reaches past the end: its first block counts.
                 unwritten(8192, 49152, 65536),
                 unwritten(73728, 900_000, 4096),
             ],
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(shape(1 << 40, &sparse[..1]).dof(), Some(1.0));
         // A hole at the beginning.
         assert_eq!(shape(1 << 40, &sparse[1..]).dof(), Some(1.0));
-        // Neither is a hole in a run that goes on behind it on the disk one fragment.
+        // Neither is a hole in a run that goes on after it on the disk one fragment.
         let dense = [extent(0, 0, 4096), extent(8192, 4096, 4096)];
         assert_eq!(
             (shape(12288, &dense).runs, shape(12288, &dense).least),

@@ -17,7 +17,7 @@ pub(crate) const LEVELS: [&str; 7] = [
     "<= 512 KiB",
     "larger",
 ];
-/// Degrees at which the distribution is told.
+/// Degrees at which the distribution is shown.
 pub(crate) const DEGREES: [f64; 9] = [1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 100.0, 1000.0];
 
 /// The report as text.

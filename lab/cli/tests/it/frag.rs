@@ -107,7 +107,7 @@ fn bad_input_is_refused_in_one_sentence_and_nothing_is_lost() {
     refused(&["/nonexistent"], 1, "No such file");
     refused(&["/dev/null"], 2, "no extents");
     refused(&["/proc/self"], 2, "symbolic link");
-    refused(&["/proc"], 1, "does not tell where files lie");
+    refused(&["/proc"], 1, "does not report where files lie");
     let html = base.path().join("missing/p.html");
     refused(&["--html", html.to_str().unwrap(), text], 1, "cannot write");
     let locked = File::open(&image).unwrap();

@@ -57,7 +57,7 @@ pub(crate) fn detach_dead_mounts() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a server is behind a private mount. One without a socket has just begun, and answers; one with
+/// Whether a private mount has a server. One without a socket has just begun, and answers; one with
 /// a socket is not asked, as it may be stopped. The kernel keeps attributes of files, but no statistics.
 fn is_served(mountpoint: &Path) -> bool {
     UnixStream::connect(mountpoint.with_extension("sock")).is_ok()

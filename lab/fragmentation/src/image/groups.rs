@@ -51,7 +51,7 @@ pub(super) fn read(
     Ok(())
 }
 
-/// The superblock has a line "Free blocks:" as well, with a number behind many spaces.
+/// The superblock has a line "Free blocks:" as well, with a number after many spaces.
 fn peeks_at_value_of_superblock(input: &mut dyn BufRead) -> io::Result<bool> {
     Ok(input.fill_buf()?.starts_with(b"  "))
 }

@@ -92,7 +92,7 @@ pub(super) fn read_head(input: &mut dyn BufRead, end: &str) -> io::Result<Head> 
     Ok(head)
 }
 
-/// The word behind a key.
+/// The word after a key.
 fn value<'l>(line: &'l [u8], key: &[u8]) -> Option<&'l [u8]> {
     let at = line.windows(key.len()).position(|part| part == key)?;
     let rest = line.get(at + key.len()..)?.trim_ascii_start();

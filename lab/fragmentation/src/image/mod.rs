@@ -62,7 +62,7 @@ pub(crate) fn measure<'w>(
     Ok(())
 }
 
-/// What dumpe2fs tells: the filesystem, and its free room.
+/// What dumpe2fs prints: the filesystem, and its free room.
 fn free_room(
     path: &Path,
     image: &File,
@@ -92,7 +92,7 @@ fn free_room(
         said: said.to_owned(),
     };
     if !head.block_bytes.is_power_of_two() {
-        return Err(damaged("dumpe2fs tells no size of blocks"));
+        return Err(damaged("dumpe2fs prints no size of blocks"));
     }
     if let Some(place) = collector.places.get_mut(place) {
         place.block_bytes = head.block_bytes;

@@ -12,7 +12,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use super::text;
 use crate::error::MeasureError;
 
-/// Where administrators' programs are, which may be in nobody else's search path.
+/// Where administrators' programs are, which may not be in an ordinary user's search path.
 const MORE_PLACES: [&str; 2] = ["/usr/sbin", "/sbin"];
 
 fn command(program: &'static str) -> Command {

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use mobifs_charts::escaped;
+
 use crate::collector::Place;
 use crate::layout::Drawn;
-use crate::names::{html, number, size};
+use crate::names::{number, size};
 
 /// Width of the picture, in its own units.
 const WIDTH: f64 = 1000.0;
@@ -31,7 +33,7 @@ pub(super) fn section(place: &Place, number_of_place: usize) -> String {
     let files = place.layout.drawn();
     let mut text = format!(
         "<section class=\"map\"><h2>Where files lie on {}</h2>",
-        html(&place.about.source)
+        escaped(&place.about.source)
     );
     text.push_str(&strip(place));
     if files.is_empty() {
@@ -198,7 +200,7 @@ fn picture(
             }
             let title = files
                 .get(file)
-                .map(|file| html(&title(file)))
+                .map(|file| escaped(&title(file)))
                 .unwrap_or_default();
             let _written = write!(
                 text,
@@ -234,7 +236,7 @@ fn legend(files: &[&Drawn], number_of_place: usize) -> String {
             "<li data-f=\"{number_of_place}-{file}\"><i style=\"background:{}\"></i>\
              <span class=\"path\">{}</span> <small>{} extents, {}</small>",
             colour(file),
-            html(&crate::names::shown(&drawn.path)),
+            escaped(&crate::names::shown(&drawn.path)),
             number(drawn.shape.extents),
             size(drawn.size)
         );

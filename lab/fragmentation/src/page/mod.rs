@@ -5,12 +5,12 @@ mod map;
 
 use std::fmt::Write as _;
 
-use mobifs_charts::PlotError;
+use mobifs_charts::{PlotError, escaped};
 
 use crate::benefit::{SAVED_LEAST_MS, SLOWDOWN_LEAST};
 use crate::charts;
 use crate::measure::Outcome;
-use crate::names::{html, number, size};
+use crate::names::{number, size};
 use crate::report::Report;
 use crate::table::percent;
 
@@ -31,7 +31,7 @@ pub fn page(outcome: &Outcome) -> Result<String, PlotError> {
          <meta name=\"viewport\" content=\"width=device-width\">\
          <title>Fragmentation</title><style>{STYLE}</style></head><body><main>\
          <h1>Fragmentation</h1><p class=\"what\">{}</p>{}",
-        html(&what(report)),
+        escaped(&what(report)),
         cards(report)
     );
     for (number, place) in outcome.places.iter().enumerate() {
@@ -87,7 +87,7 @@ fn cards(report: &Report) -> String {
         let _written = write!(
             text,
             "<div><b>{}</b><span>{name}</span></div>",
-            html(&value)
+            escaped(&value)
         );
     }
     text + "</div>"
@@ -136,7 +136,7 @@ fn worth(report: &Report) -> String {
             let _written = write!(
                 text,
                 "<tr><th class=\"path\">{}<td>{:.1} ms<td>{:.1}<td>{}<td>{}</tr>",
-                html(&file.path),
+                escaped(&file.path),
                 file.saved_ms,
                 file.dof,
                 size(file.mean_fragment_bytes),
@@ -158,7 +158,7 @@ fn free(report: &Report) -> Result<String, PlotError> {
             text,
             "<section><h2>Free room of {}</h2><p>{} in {} extents, {} on average; the largest has \
              {}.</p><div class=\"charts\"><figure>{}</figure></div></section>",
-            html(&filesystem.source),
+            escaped(&filesystem.source),
             size(free.bytes),
             number(free.extents),
             size(free.mean_bytes.unwrap_or(0.0) as u64),
@@ -175,7 +175,7 @@ fn notes(report: &Report) -> String {
     }
     let mut text = "<section><h2>Notes</h2><ul>".to_owned();
     for note in &report.notes {
-        let _written = write!(text, "<li>{}", html(note));
+        let _written = write!(text, "<li>{}", escaped(note));
     }
     text + "</ul></section>"
 }

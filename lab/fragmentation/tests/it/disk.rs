@@ -168,7 +168,7 @@ impl Row {
     }
 }
 
-/// Sizes in bytes of the fragments that filefrag tells of a file: what lies before its end, merged
+/// Sizes in bytes of the fragments that filefrag reports of a file: what lies before its end, merged
 /// where it adjoins in the file and on the disk.
 pub(crate) fn fragments_by_filefrag(path: &Path) -> Vec<u64> {
     let text = succeed(Command::new("filefrag").args(["-v", "-b1"]).arg(path));

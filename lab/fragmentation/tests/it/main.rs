@@ -1,4 +1,4 @@
-//! Measurements of real filesystems, on loop devices, held against what `filefrag` tells.
+//! Measurements of real filesystems, on loop devices, held against what `filefrag` reports.
 
 #![expect(
     clippy::unwrap_used,

@@ -70,8 +70,13 @@ fn agrees_with_filefrag(filesystem: &str) {
         "{:?}",
         report.worth
     );
-    let is_told = report.filesystems[0].free.is_some();
-    assert_eq!(is_told, filesystem != "btrfs", "{:?}", report.filesystems);
+    let is_reported = report.filesystems[0].free.is_some();
+    assert_eq!(
+        is_reported,
+        filesystem != "btrfs",
+        "{:?}",
+        report.filesystems
+    );
     assert_eq!(report.filesystems[0].name, filesystem);
 }
 

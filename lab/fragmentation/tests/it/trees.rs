@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, open, openat, unlinkat};
 
 use crate::disk::{measured, measured_with, scratch};
 
-/// Whether files of the scratch directory have extents that are told; else the test is skipped.
+/// Whether files of the scratch directory have extents that are reported; else the test is skipped.
 fn has_map(base: &Path) -> bool {
     let probe = base.join("probe");
     fs::write(&probe, [1; 5000]).unwrap();

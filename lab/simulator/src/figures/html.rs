@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use mobifs_charts::escaped;
+
 use super::Figure;
 
 const STYLE: &str = "\
@@ -54,21 +56,6 @@ fn write_figure(text: &mut String, figure: &Figure) -> std::fmt::Result {
         writeln!(text, "</tr>")?;
     }
     writeln!(text, "</table></details></figure>")
-}
-
-/// Text as HTML shows it.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]
