@@ -203,6 +203,10 @@ pub struct StoreStatus {
     pub apply_written_bytes: u64,
     /// Objects with committed changes that another program moved or removed in the store.
     pub strays: u64,
+    /// Calls for durability in durable apps that needed no commit: a transaction of SQLite made them
+    /// for the order of its writes.
+    #[serde(default)]
+    pub ordered_fsyncs: u64,
     /// Why what is committed could not be brought to its place the last time, and for which
     /// object; none if it could.
     #[serde(default)]

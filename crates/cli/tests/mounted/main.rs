@@ -24,6 +24,7 @@ mod overlay;
 mod poison;
 mod reads;
 mod recording;
+mod rollback;
 mod room;
 mod shapes;
 mod steer;

@@ -9,8 +9,8 @@
 //! * *Executed, with an outcome.* It is answered from the outcome and the objects' present state.
 //!   No other program can have changed what the sender must see: for the rest of the system, the
 //!   request ended now. The second part of requests of two parts (an `O_SYNC` write commits, a
-//!   write by an unprivileged caller notifies the kernel of lost set-id bits) is repeated; doing it
-//!   twice is as good as once.
+//!   write by an unprivileged caller notifies the kernel of lost set-id bits, the removal of a
+//!   rollback journal commits) is repeated; doing it twice is as good as once.
 //! * *Not executed.* It is executed. An execution that failed has changed nothing, and its error
 //!   was recorded before the kernel learned of it, so a request whose sender may know the error is
 //!   not executed again.
@@ -26,8 +26,8 @@
 //!
 //! # Requests of several calls
 //!
-//! WRITE with `O_SYNC`, WRITE that takes set-id bits away: one change, then what can be
-//! repeated. COPY_FILE_RANGE: a read, then one change that copies and takes the bits away.
+//! WRITE with `O_SYNC`, WRITE that takes set-id bits away, UNLINK and RENAME of a rollback journal:
+//! one change, then what can be repeated. COPY_FILE_RANGE: a read, then one change that copies and takes the bits away.
 //! FALLOCATE: two changes, each of which may be repeated; the first one's outcome says no
 //! more than that it was done. READDIRPLUS and the number of `..`: references, see above.
 //! BATCH_FORGET: see above. RELEASE: none. All others are one call.
@@ -113,8 +113,30 @@ impl Adapter {
             | Operation::Link { .. } => answer(call, node(ObjectId(outcome)), |r, node: Node| {
                 r.value(&self.entry(&node))
             }),
-            _ => call.reply().done(),
+            _ => answer(call, self.end_rollback_again(call), |r, ()| r.done()),
         }
+    }
+
+    /// What follows the change of names that may have been those of a rollback journal.
+    fn end_rollback_again(&self, call: &Call<'_>) -> Outcome<()> {
+        let directory = object(call);
+        match *call.operation() {
+            Operation::Unlink { name } => self.volume.end_rollback_again(directory, name),
+            Operation::Rename {
+                new_directory,
+                name,
+                new_name,
+                ..
+            } => self
+                .volume
+                .end_rollback_again(directory, name)
+                .and_then(|()| {
+                    let new_directory = ObjectId(new_directory);
+                    self.volume.end_rollback_again(new_directory, new_name)
+                }),
+            _ => Ok(()),
+        }
+        .map_err(fs)
     }
 
     /// What follows the change of a WRITE.

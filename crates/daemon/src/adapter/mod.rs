@@ -303,7 +303,10 @@ impl Adapter {
             {
                 Err(Errno::NOSYS)
             }
-            Operation::Fsync(_) | Operation::FsyncDir(_) => self.volume.fsync(object).map_err(fs),
+            Operation::Fsync(_) | Operation::FsyncDir(_) => {
+                let thread = call.header().pid;
+                self.volume.fsync_by(object, thread).map_err(fs)
+            }
             Operation::SyncFs => self.volume.sync_all().map_err(fs),
             Operation::SetXattr { args, name, value } => self.set_xattr(call, &args, name, value),
             Operation::RemoveXattr { name } => self.volume.remove_xattr(object, name).map_err(fs),

@@ -17,6 +17,7 @@ mod content;
 mod limits;
 mod memory;
 mod names;
+mod placed;
 mod rename;
 mod status;
 

@@ -22,6 +22,7 @@ mod needs;
 mod pacing;
 #[cfg(test)]
 mod pacing_tests;
+mod rollback_journals;
 mod room;
 mod settings;
 mod status;
@@ -51,6 +52,7 @@ pub use types::{AppliedState, VolumeError, VolumeOptions};
 use self::durable_syncs::DurableSyncs;
 use self::freed_space::FreedSpace;
 use self::locked_engine::{EngineState, LockedEngine};
+use self::rollback_journals::RollbackJournals;
 use self::room::Starved;
 use self::sync::thread::{self, JoinHandle};
 use self::sync::{Condvar, Mutex, RwLock};
@@ -99,6 +101,8 @@ struct Shared {
     commit_lock: Mutex<()>,
     /// To which the checkpointer gives way.
     durable_syncs: DurableSyncs,
+    /// Transactions of SQLite under way.
+    rollback_journals: RollbackJournals,
     store: Arc<dyn Store>,
     options: VolumeOptions,
     started: Moment,
@@ -202,6 +206,7 @@ impl Volume {
             forgotten_objects: AtomicU64::new(0),
             commit_lock: Mutex::new(()),
             durable_syncs: DurableSyncs::default(),
+            rollback_journals: RollbackJournals::inherited(resumption.is_some()),
             listing: RwLock::new(()),
             store,
             started,

@@ -141,14 +141,18 @@ impl Volume {
             .change(|engine| engine.link(moment, id, new_parent, new_name))
     }
 
-    /// Removes an entry that is not a directory.
+    /// Removes an entry that is not a directory. If that commits a transaction of SQLite
+    /// (see [`Volume::fsync_by`]), it is durable on return.
     ///
     /// # Errors
-    /// As [`mobifs_engine::Engine::unlink`].
+    /// As [`mobifs_engine::Engine::unlink`], and [`Volume::fsync`]: then the entry is removed, and
+    /// not durably.
     pub fn unlink(&self, parent: ObjectId, name: &[u8]) -> Result<(), FsError> {
         let moment = self.shared.moment();
+        let journal = self.ends_rollback(parent, name);
         self.shared
-            .remove(|engine, memory| engine.unlink(moment, parent, name, memory))
+            .remove(|engine, memory| engine.unlink(moment, parent, name, memory))?;
+        self.ended_rollback(journal, parent)
     }
 
     /// Removes an empty directory.
@@ -161,10 +165,10 @@ impl Volume {
             .remove(|engine, memory| engine.remove_directory(moment, parent, name, memory))
     }
 
-    /// Renames an entry.
+    /// Renames an entry. It is durable on return where [`Volume::unlink`] is.
     ///
     /// # Errors
-    /// As [`mobifs_engine::Engine::rename`].
+    /// As [`mobifs_engine::Engine::rename`] and [`Volume::fsync`].
     pub fn rename(
         &self,
         parent: ObjectId,
@@ -174,8 +178,12 @@ impl Volume {
         mode: RenameMode,
     ) -> Result<(), FsError> {
         let moment = self.shared.moment();
+        let moved = self.ends_rollback(parent, name);
+        let replaced = self.ends_rollback(new_parent, new_name);
         self.shared
-            .change(|engine| engine.rename(moment, (parent, name), (new_parent, new_name), mode))
+            .change(|engine| engine.rename(moment, (parent, name), (new_parent, new_name), mode))?;
+        self.ended_rollback(moved, parent)?;
+        self.ended_rollback(replaced, new_parent)
     }
 
     /// An object is opened: it stays also without links.
