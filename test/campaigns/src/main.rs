@@ -263,7 +263,7 @@ fn run(cli: Cli) -> Result<(), Trouble> {
             app,
             from,
             postmark,
-        } => failed(history::work(kind, &app, from, &postmark, 0)),
+        } => failed(history::work_on_mount(kind, &app, from, &postmark)),
     }
 }
 

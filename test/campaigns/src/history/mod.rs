@@ -154,7 +154,7 @@ impl History {
 pub const DURABLE_SUFFIX: &str = "-durable";
 
 /// Works in `app`, after step `from`, until something fails. It pauses after each step, for this
-/// time on average.
+/// time on average. `removal_commits`: a transaction of SQLite is durable when its journal is removed.
 ///
 /// # Errors
 /// What has failed.
@@ -164,21 +164,36 @@ pub fn work(
     from: u64,
     postmark: &PostMark,
     pause_us: u64,
+    removal_commits: bool,
 ) -> Result<std::convert::Infallible, String> {
     std::fs::create_dir_all(app).map_err(|error| format!("{}: {error}", app.display()))?;
     begin(pause_us);
     let is_durable = app.to_string_lossy().ends_with(DURABLE_SUFFIX);
     match kind {
-        Kind::RowsDelete => rows::work(app, JournalMode::Delete, from),
-        Kind::RowsTruncate => rows::work(app, JournalMode::Truncate, from),
-        Kind::RowsPersist => rows::work(app, JournalMode::Persist, from),
-        Kind::RowsWal => rows::work(app, JournalMode::Wal, from),
+        Kind::RowsDelete => rows::work(app, JournalMode::Delete, from, removal_commits),
+        Kind::RowsTruncate => rows::work(app, JournalMode::Truncate, from, removal_commits),
+        Kind::RowsPersist => rows::work(app, JournalMode::Persist, from, removal_commits),
+        Kind::RowsWal => rows::work(app, JournalMode::Wal, from, removal_commits),
         Kind::Mapped => mapped::work(app, pause_us),
         Kind::Editor => editor::work(app, from, is_durable),
         Kind::Git => git::work(app, from),
         Kind::Large => LARGE.work(app, from, is_durable),
         Kind::PostMark => postmark.work(app, from),
     }
+}
+
+/// As [`work`], on a mount: there the removal of a rollback journal is durable in a durable app.
+///
+/// # Errors
+/// What has failed.
+pub fn work_on_mount(
+    kind: Kind,
+    app: &Path,
+    from: u64,
+    postmark: &PostMark,
+) -> Result<std::convert::Infallible, String> {
+    let is_durable = app.to_string_lossy().ends_with(DURABLE_SUFFIX);
+    work(kind, app, from, postmark, 0, is_durable)
 }
 
 /// Does something that changes nothing if there is no room, as soon as there is.

@@ -12,11 +12,16 @@ fn database(app: &Path) -> PathBuf {
 }
 
 /// Appends rows.
-pub(super) fn work(app: &Path, mode: JournalMode, from: u64) -> Result<Infallible, String> {
+pub(super) fn work(
+    app: &Path,
+    mode: JournalMode,
+    from: u64,
+    removal_commits: bool,
+) -> Result<Infallible, String> {
     let connection = open(&database(app), mode).map_err(|error| error.to_string())?;
-    if mode == JournalMode::Delete {
-        // With FULL the last transaction may roll back: SQLite then does not sync the
-        // directory from which the journal was deleted.
+    if mode == JournalMode::Delete && !removal_commits {
+        // With FULL the last transaction may roll back where a deletion is not durable: SQLite
+        // then does not sync the directory from which the journal was deleted.
         let extra = connection.execute_batch("PRAGMA synchronous=EXTRA");
         extra.map_err(|error| error.to_string())?;
     }

@@ -141,7 +141,7 @@ impl Writer {
     pub fn work(self, app: &Path, pause_us: u64) -> Result<Infallible, String> {
         fs::create_dir_all(app).map_err(|error| format!("{}: {error}", app.display()))?;
         if let Some(kind) = self.history() {
-            return history::work(kind, app, 0, &PostMark::SMALL, pause_us);
+            return history::work(kind, app, 0, &PostMark::SMALL, pause_us, false);
         }
         history::begin(pause_us);
         match self {
