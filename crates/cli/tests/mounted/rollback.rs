@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::fixture::{Fixture, needs_mounts};
+use crate::kills::kill;
 
 const CONFIG: &str = "[[app]]\nmatch = \"bank*\"\nclass = \"durable\"\n";
 const ROWS: u64 = 12;
@@ -59,6 +60,9 @@ base.execute('begin')
 for _ in range(200):
     base.execute('insert into t values (null, randomblob(3000))')
 print('begun', flush=True)
+sys.stdin.readline()
+base.execute('commit')
+print('done', flush=True)
 sys.stdin.readline()
 ";
 
@@ -184,6 +188,33 @@ fn a_transaction_over_databases_in_two_durable_apps_is_in_both() {
         (&*python(COUNT, &[&one]), &*python(COUNT, &[&other])),
         ("1", "1")
     );
+    fixture.umount();
+}
+
+/// The successor does not know for which journals its predecessor answered calls without a commit.
+#[test]
+fn a_transaction_that_outlives_a_daemon_survives_when_it_has_returned() {
+    needs_mounts!();
+    if !has_python() {
+        return;
+    }
+    let fixture = Fixture::new();
+    let config = fixture.config(CONFIG);
+    let mount = || fixture.mount(&["--config", config.to_str().unwrap()]);
+    mount();
+    let database = bank(&fixture, "bank");
+    let mut program = Program::start(SPILL, &[database.to_str().unwrap()]);
+    program.said("begun");
+    assert!(number(&fixture, "ordered_fsyncs") > 0);
+    let killed = fixture.daemon_pid();
+    kill(killed);
+    program.go_on();
+    program.said("done");
+    assert_ne!(fixture.daemon_pid(), killed);
+    fixture.cut_power();
+    program.kill();
+    mount();
+    assert_eq!(python(COUNT, &[&database]), "200");
     fixture.umount();
 }
 

@@ -94,10 +94,13 @@ impl Answered {
 
 impl Successor {
     fn new() -> Self {
-        let config = Config::defaults().unwrap();
+        Self::with(&Config::defaults().unwrap())
+    }
+
+    fn with(config: &Config) -> Self {
         let options = VolumeOptions {
             background: false,
-            ..VolumeOptions::new(&config)
+            ..VolumeOptions::new(config)
         };
         let volume = Volume::start(Arc::new(MemoryStore::new()), options).unwrap();
         let executed = Arc::default();
@@ -536,6 +539,46 @@ fn the_kernel_is_notified_again_of_lost_set_id_bits() {
         notifications(&mut successor, write_of(args, b"x"), &nothing()),
         0
     );
+}
+
+/// A transaction of SQLite is committed when its journal is removed or renamed. The predecessor had
+/// changed the names, and died before it committed that.
+#[test]
+fn what_removed_a_rollback_journal_is_durable_before_it_is_answered() {
+    let text = "[defaults]\nclass = \"durable\"\n";
+    let config = Config::parse(text, std::path::Path::new("test.toml")).unwrap();
+    let rename = |name, new_name| Operation::Rename {
+        new_directory: ROOT,
+        flags: 0,
+        name,
+        new_name,
+    };
+    let requests = [
+        (Operation::Unlink { name: b"other" }, false),
+        (rename(b"other", b"f"), false),
+        (
+            Operation::Unlink {
+                name: b"db-journal",
+            },
+            true,
+        ),
+        (rename(b"db-journal", b"f"), true),
+        (rename(b"f", b"db-journal"), true),
+    ];
+    for (operation, is_durable) in requests {
+        let mut successor = Successor::with(&config);
+        successor.make(b"f");
+        let done = successor.answer(operation, ROOT, &executed(0));
+        assert_eq!(done.error, 0);
+        let at_risk: u64 = successor
+            .volume
+            .status()
+            .apps
+            .iter()
+            .map(|app| app.bytes_at_risk)
+            .sum();
+        assert_eq!(at_risk == 0, is_durable, "{operation:?}");
+    }
 }
 
 #[test]
