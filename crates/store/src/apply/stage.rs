@@ -200,10 +200,6 @@ fn create_staged<L: Lower>(
         // Data that was durable before the transaction that mentions it is gone.
         return Err(missing(id));
     }
-    debug_assert!(
-        overlay.state().table.get(id).is_none(),
-        "nothing is known of a new object that is not there"
-    );
     overlay
         .lower()
         .create(overlay.stage(), name.as_bytes(), what)
