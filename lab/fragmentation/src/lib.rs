@@ -30,6 +30,8 @@ mod tree;
 pub use benefit::Model;
 pub use error::MeasureError;
 pub use extent::Extent;
+#[doc(hidden)]
+pub use image::fuzzing;
 pub use kind::Kind;
 pub use measure::{Options, Outcome, measure};
 pub use names::shown;

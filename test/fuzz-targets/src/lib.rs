@@ -8,6 +8,7 @@
 
 mod bus;
 mod flash;
+mod fragmentation;
 mod journal;
 mod kernel;
 mod nbd;
@@ -18,6 +19,7 @@ mod trace;
 
 pub use bus::BUS_MESSAGE;
 pub use flash::{FLASH_CONFIG, FLASH_JOURNAL, FLASH_SAVED_MODEL, FLASH_SIDECAR};
+pub use fragmentation::E2FSPROGS;
 pub use journal::{
     JOURNAL_CARRIED_MOUNT, JOURNAL_COPIED_MOUNT, JOURNAL_DAMAGED_MOUNT, JOURNAL_FORGED_MOUNT,
     JOURNAL_RECORDS, JOURNAL_SCAN, JOURNAL_TRANSACTION,
@@ -89,4 +91,5 @@ pub const TARGETS: &[Target] = &[
     NBD_TRANSMISSION,
     ARENA,
     ENGINE_IMAGE,
+    E2FSPROGS,
 ];

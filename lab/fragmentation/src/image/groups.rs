@@ -24,19 +24,22 @@ pub(super) fn read(
             continue;
         }
         let key = key.trim_ascii_start();
-        let is_of_group = head.block_bytes > 0 && key == b"Free blocks";
-        if !is_of_group || peeks_at_value_of_superblock(input)? {
+        if head.block_bytes == 0 || key != b"Free blocks" {
             let Some((value, _)) = until(input, [b'\n'; 2])? else {
                 break;
             };
             superblock(head, key, &value);
             continue;
         }
+        let mut is_first = true;
         loop {
             let Some((range, stop)) = until(input, [b',', b'\n'])? else {
                 return Ok(());
             };
-            if let Some((first, last)) = blocks(&range) {
+            // The superblock has such a line as well, with a number after many spaces.
+            let is_number = is_first && range.starts_with(b"  ");
+            is_first = false;
+            if let Some((first, last)) = blocks(&range).filter(|_| !is_number) {
                 let length = (last - first).saturating_add(1);
                 found(
                     first.saturating_mul(head.block_bytes),
@@ -49,11 +52,6 @@ pub(super) fn read(
         }
     }
     Ok(())
-}
-
-/// The superblock has a line "Free blocks:" as well, with a number after many spaces.
-fn peeks_at_value_of_superblock(input: &mut dyn BufRead) -> io::Result<bool> {
-    Ok(input.fill_buf()?.starts_with(b"  "))
 }
 
 fn superblock(head: &mut Head, key: &[u8], value: &[u8]) {

@@ -1,5 +1,7 @@
 //! Measures an image of ext4 (or ext2, ext3) by the tools of e2fsprogs, which only read it.
 
+#[doc(hidden)]
+pub mod fuzzing;
 mod groups;
 mod inode;
 mod listing;
