@@ -245,6 +245,7 @@ pub(crate) struct HistoryArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("where").required(true).args(["to", "in_place"]))]
 pub(crate) struct RestoreArguments {
     /// The last snapshot at or before this moment: with its time zone (2026-11-27T16:30:00Z), a name
     /// that `mobifs history` shows, or how long ago (-90s, -10min, -2h, -3d)
@@ -257,7 +258,7 @@ pub(crate) struct RestoreArguments {
     #[arg(long)]
     pub(crate) exact: bool,
     /// Copy to this directory, which must not be there, or be empty
-    #[arg(long, value_name = "DIR", required_unless_present = "in_place")]
+    #[arg(long, value_name = "DIR")]
     pub(crate) to: Option<PathBuf>,
     /// Put it in the place of what is there now, which is kept as NAME.before-restore-TIME; nothing
     /// may use it

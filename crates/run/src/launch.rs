@@ -71,7 +71,7 @@ pub struct Run {
 pub enum RunError {
     /// No daemon steers a filesystem.
     #[error(
-        "no filesystem is steered (none is registered in {}), so nothing would keep the order of what \
+        "no filesystem is steered (no daemon that runs is registered in {}), so nothing would keep the order of what \
          the command writes: start `mobifs steer MOUNTPOINT` first, run the command without `mobifs \
          run`, or use --unsafe, with which a crash can leave any mixture of old and new",
         .directory.display()

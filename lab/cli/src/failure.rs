@@ -58,7 +58,8 @@ pub(crate) fn put(text: &str) -> Result<(), Failure> {
     use io::Write as _;
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(Code::Failed, error.to_string()))
+            let message = format!("writing to the standard output failed: {error}");
+            Err(Failure::new(Code::Failed, message))
         }
         _ => Ok(()),
     }

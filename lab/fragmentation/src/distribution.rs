@@ -8,12 +8,15 @@ pub(crate) struct DofDistribution {
     /// How many files have a degree, by the degree in thousandths.
     counts: BTreeMap<u64, u64>,
     total: u64,
+    /// The highest: none is shown above it.
+    max: f64,
 }
 
 impl DofDistribution {
     pub(crate) fn add(&mut self, dof: f64) {
         *self.counts.entry(key(dof)).or_default() += 1;
         self.total += 1;
+        self.max = self.max.max(dof);
     }
 
     /// Each degree with the share of files that have it or a lower one.
@@ -21,7 +24,10 @@ impl DofDistribution {
         let mut sum = 0;
         let points = self.counts.iter().map(|(&key, &count)| {
             sum += count;
-            (key as f64 / 1e3, sum as f64 / self.total as f64)
+            (
+                (key as f64 / 1e3).min(self.max),
+                sum as f64 / self.total as f64,
+            )
         });
         points.collect()
     }
@@ -64,6 +70,9 @@ mod tests {
         assert_eq!(distribution.quantile(0.5), Some(1.0));
         assert_eq!(distribution.quantile(0.9), Some(21.0));
         assert_eq!(DofDistribution::default().quantile(0.5), None);
+        let mut rounded = DofDistribution::default();
+        rounded.add(1.105);
+        assert_eq!(rounded.quantile(0.5), Some(1.105), "not above the highest");
     }
 
     #[test]

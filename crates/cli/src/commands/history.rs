@@ -1,7 +1,7 @@
 //! `mobifs history`
 
 use std::ffi::OsStr;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use mobifs_daemon::control::{Reply, Request};
@@ -11,7 +11,7 @@ use mobifs_host::{mount_around, mounts};
 use mobifs_native::history::DIRECTORY;
 use mobifs_volume::AppSelection;
 
-use super::{ask, unexpected};
+use super::{ask, print, unexpected};
 use crate::arguments::HistoryArguments;
 
 pub(crate) fn run(arguments: &HistoryArguments) -> Result<(), Failure> {
@@ -24,10 +24,7 @@ pub(crate) fn run(arguments: &HistoryArguments) -> Result<(), Failure> {
         table(&archive, &snapshots)
     };
     text.push('\n');
-    io::stdout()
-        .lock()
-        .write_all(text.as_bytes())
-        .map_err(failed)
+    print(&text)
 }
 
 fn table(archive: &Archive, snapshots: &[Snapshot]) -> String {

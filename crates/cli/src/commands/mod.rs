@@ -17,6 +17,7 @@ pub(crate) mod thaw_guard;
 pub(crate) mod touch;
 pub(crate) mod umount;
 
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use mobifs_daemon::control::{AnswerPatience, ControlClient, Reply, Request};
@@ -44,6 +45,17 @@ fn ask_patiently(
     match client.ask(request, patience)? {
         Reply::Error { kind, message } => Err(Failure::new(kind.into(), message)),
         reply => Ok((client, reply)),
+    }
+}
+
+/// Prints what a command has found. A program that reads only the beginning of it is no failure.
+fn print(text: &str) -> Result<(), Failure> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(
+            Code::Failed,
+            format!("writing to the standard output failed: {error}"),
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -38,9 +38,13 @@ pub(crate) fn run(arguments: &RestoreArguments) -> Result<(), Failure> {
             let done = in_place(&source, name, &mountpoint, now).map_err(refused)?;
             (done.report, mountpoint.join(name), done.before)
         }
-        (None, None) => return Err(usage(&"name what to restore (--app) or where to (--to)")),
+        (None, None) => {
+            let missing = "name where to restore to (--to), or what to restore in place (--app NAME \
+                           --in-place)";
+            return Err(usage(&missing));
+        }
     };
-    say(&snapshot, &report, target, before);
+    say(&snapshot, &report, &target, before, name);
     Ok(())
 }
 
@@ -89,12 +93,23 @@ fn refused(error: RestoreError) -> Failure {
     Failure::new(code, error.to_string())
 }
 
-fn say(snapshot: &Snapshot, report: &Report, target: PathBuf, before: Option<PathBuf>) {
+fn say(
+    snapshot: &Snapshot,
+    report: &Report,
+    target: &Path,
+    before: Option<PathBuf>,
+    name: Option<&Path>,
+) {
     println!(
-        "{} is as it was at {}: {} entries, {} bytes shared with the snapshot, {} copied",
+        "{} is as it was at {}: {} {}, {} bytes shared with the snapshot, {} copied",
         target.display(),
         snapshot.time,
         report.entries,
+        if report.entries == 1 {
+            "entry"
+        } else {
+            "entries"
+        },
         report.shared_bytes,
         report.copied_bytes
     );
@@ -115,7 +130,7 @@ fn say(snapshot: &Snapshot, report: &Report, target: PathBuf, before: Option<Pat
     for path in report.nested.iter().filter(|path| !is_own(path)) {
         eprintln!(
             "mobifs: {} is a nested subvolume, which the snapshot does not have",
-            path.display()
+            name.unwrap_or(Path::new("")).join(path).display()
         );
     }
     if report.refused_count > 0 {

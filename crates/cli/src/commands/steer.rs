@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use mobifs_native::{
     unmark_after_daemon, withdraw_after_daemon,
 };
 
-use super::{AS_LONG_AS_IT_TAKES, unexpected};
+use super::{AS_LONG_AS_IT_TAKES, print, unexpected};
 use crate::arguments::SteerArguments;
 
 pub(crate) fn run(arguments: &SteerArguments) -> Result<(), Failure> {
@@ -102,6 +101,16 @@ fn check(arguments: &SteerArguments) -> Result<(), Failure> {
     let mountpoint = mountpoint.unwrap_or_else(|| arguments.mountpoint.clone());
     let shown = mountpoint.display();
     let is_possible = examination.obstacles.is_empty();
+    let steered = mount_at(&mountpoint).ok().flatten();
+    if steered
+        .as_ref()
+        .and_then(mobifs_native::is_steered)
+        .is_some()
+    {
+        return print(&format!(
+            "{shown} is steered already: `mobifs status {shown}`.\n"
+        ));
+    }
     if is_possible {
         let only: String = examination
             .only
@@ -110,10 +119,7 @@ fn check(arguments: &SteerArguments) -> Result<(), Failure> {
             .collect();
         text += &format!("{shown} can be steered: `mobifs steer {only}{shown}`.\n");
     }
-    io::stdout()
-        .lock()
-        .write_all(text.as_bytes())
-        .map_err(|error| failed(&error))?;
+    print(&text)?;
     if is_possible {
         return Ok(());
     }

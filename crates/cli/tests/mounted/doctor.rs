@@ -91,8 +91,35 @@ fn a_mount_and_its_store_are_known() {
     assert!(status.starts_with("mobifs status"), "{status}");
     let store = doctor(&fixture.store);
     let said = store["ways"]["mount"]["sentence"].as_str().unwrap();
-    assert!(said.contains("store of a mount already"), "{said}");
+    assert!(said.contains("store of the mount"), "{said}");
+    assert_eq!(store["commands"][0], status);
+    // `mount` would refuse it.
+    let above = doctor(fixture.store.parent().unwrap());
+    assert_eq!(state(&above, "mount"), "not_here", "{above}");
     fixture.umount();
+    let store = doctor(&fixture.store);
+    assert_eq!(state(&store, "mount"), "possible", "{store}");
+    let command = store["commands"][0].as_str().unwrap();
+    assert!(
+        command.starts_with("mobifs mount") || command.starts_with("mobifs steer"),
+        "{command}"
+    );
+}
+
+/// A reader that wants the first line only.
+#[test]
+fn output_that_is_not_read_is_no_failure() {
+    let fixture = Fixture::new();
+    let mut command = std::process::Command::new(crate::fixture::PROGRAM);
+    command.args(["doctor"]).arg(&fixture.store);
+    command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
 
 #[test]

@@ -25,7 +25,11 @@ pub enum ControlError {
         source: io::Error,
     },
     /// No MobiFS is mounted there.
-    #[error("{path} is not a MobiFS mount", path = path.display())]
+    #[error(
+        "{path} is not a MobiFS mount, nor is its filesystem steered (`mobifs doctor {path}` says what \
+         can be)",
+        path = path.display()
+    )]
     NotMounted {
         /// The path.
         path: PathBuf,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags, fgetxattr, flock, fremovexattr,
-    fsetxattr, open, openat, renameat_with, statat, syncfs, unlinkat,
+    fsetxattr, fstat, open, openat, renameat_with, statat, syncfs,
 };
 use rustix::io::Errno;
 
@@ -22,6 +22,7 @@ use removal::remove_tree;
 pub use users::User;
 use users::first_user;
 
+use crate::btrfs::EMPTY_SUBVOLUME_INODE;
 use crate::time::WallTime;
 
 /// Why nothing was restored, or not all.
@@ -30,6 +31,16 @@ pub enum RestoreError {
     /// There is no such directory in the snapshot.
     #[error("the snapshot has no directory {path}", path = path.display())]
     Missing {
+        /// The directory, relative to the mount.
+        path: PathBuf,
+    },
+    /// It is not in the snapshot, which ends at its border.
+    #[error(
+        "{path} is a subvolume of its own, which the snapshot does not have: only what is in the same \
+         subvolume can be restored",
+        path = path.display()
+    )]
+    Subvolume {
         /// The directory, relative to the mount.
         path: PathBuf,
     },
@@ -253,6 +264,13 @@ fn open_source(snapshot: &Path, name: Option<&Path>) -> Result<OwnedFd, RestoreE
                 },
                 errno => RestoreError::of("open in the snapshot", name, errno),
             })?;
+        let about = fstat(&directory).map_err(unreadable)?;
+        // An empty directory that stands for it.
+        if about.st_ino == EMPTY_SUBVOLUME_INODE {
+            return Err(RestoreError::Subvolume {
+                path: name.to_owned(),
+            });
+        }
     }
     Ok(directory)
 }
@@ -351,8 +369,8 @@ impl Place {
             return remove_tree(&self.parent, part)
                 .map_err(|errno| RestoreError::of(what, path, errno));
         }
-        // Killed before the mark was set, if it is empty.
-        unlinkat(&self.parent, part, AtFlags::REMOVEDIR).map_err(|_| leftover())
+        // Another program's, or of a restore that was killed before it could set the mark.
+        Err(leftover())
     }
 
     /// Removes a copy that this process has made.
@@ -473,6 +491,11 @@ mod tests {
             copy_to(&at("snapshot"), None, &at(name), None).unwrap();
             assert_eq!(fs::read(at(name).join("file")).unwrap(), b"of the snapshot");
         }
+        // A name that a restore would use, of another program.
+        fs::create_dir(at("other.restoring")).unwrap();
+        let copied = copy_to(&at("snapshot"), None, &at("other"), None);
+        assert!(matches!(copied, Err(RestoreError::Leftover { .. })));
+        fs::remove_dir(at("other.restoring")).unwrap();
         let names = fs::read_dir(base.path()).unwrap().flatten();
         let left = names.filter(|entry| entry.file_name().to_string_lossy().contains("restoring"));
         assert_eq!(left.count(), 0);

@@ -157,7 +157,13 @@ impl Output {
                 (file, Some(path))
             })
         };
-        let (file, unfinished) = opened.map_err(|error| cannot_write(given, &error))?;
+        // Without the name that the file would have until then.
+        let plain = |error: std::io::Error| {
+            error
+                .raw_os_error()
+                .map_or(error, std::io::Error::from_raw_os_error)
+        };
+        let (file, unfinished) = opened.map_err(|error| cannot_write(given, &plain(error)))?;
         Ok(Self {
             path,
             writer: BufWriter::new(file),

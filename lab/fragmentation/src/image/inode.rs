@@ -86,6 +86,10 @@ pub(super) fn read_head(input: &mut dyn BufRead, end: &str) -> io::Result<Head> 
             other.get_or_insert(line);
         }
     }
+    let has_list = head.is_inline || head.places == Places::Listed;
+    if head.is_file && !has_list {
+        head.problem = Some("its list of blocks cannot be read".to_owned());
+    }
     if !has_inode {
         head.problem = Some(other.map_or_else(|| "no inode".to_owned(), |line| text::said(&line)));
     }

@@ -10,6 +10,8 @@ pub(super) enum EntryKind {
     File,
     Directory,
     Other,
+    /// Its inode is not in use: the directory is damaged.
+    Nothing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +70,7 @@ fn entry(input: &mut dyn BufRead, found: &mut dyn FnMut(Entry<'_>)) -> io::Resul
     let kind = match mode & FORMAT {
         0o100_000 => EntryKind::File,
         0o040_000 => EntryKind::Directory,
+        0 => EntryKind::Nothing,
         _ => EntryKind::Other,
     };
     if inode != 0 && !matches!(name.as_slice(), b"." | b"..") {

@@ -143,6 +143,7 @@ impl Reader<'_, '_> {
     fn list(&mut self, directory: u32, path: &[u8]) -> Result<Entries, MeasureError> {
         let mut entries = Entries::default();
         let mut others = 0;
+        let mut nothing = Vec::new();
         let end = self.debugfs.send(&[format!("ls -p <{directory}>")])?;
         let problem = self.debugfs.read(|output| {
             listing::read(output, &end, &mut |entry| {
@@ -151,10 +152,15 @@ impl Reader<'_, '_> {
                     listing::EntryKind::File => entries.files.push(kept),
                     listing::EntryKind::Directory => entries.directories.push(kept),
                     listing::EntryKind::Other => others += 1,
+                    listing::EntryKind::Nothing => nothing.push(kept.1),
                 }
             })
         })?;
         self.collector.left_out.no_files += others;
+        for name in nothing {
+            let problem = "its inode is not in use";
+            self.collector.damaged(&joined(path, &name), problem);
+        }
         if let Some(said) = problem {
             if directory == ROOT {
                 let path = self.path.to_owned();

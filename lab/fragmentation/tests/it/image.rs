@@ -122,6 +122,18 @@ fn damaged_images_are_reported_and_never_changed() {
     fs::write(&image, &whole[..40_000]).unwrap();
     let said = error(&image).to_string();
     assert!(said.contains("damaged"), "{said}");
+    // A name without an inode, and a list of extents (of a file with two names) with a wrong magic
+    // number: the rest is reported.
+    let plain = base.path().join("plain");
+    for (command, damaged) in [("clri /empty", 1), ("sif /program block[0] 0x1234", 2)] {
+        fs::write(&plain, &whole).unwrap();
+        let mut debugfs = Command::new("debugfs");
+        let spoiled = debugfs.args(["-w", "-R", command]).arg(&plain).output();
+        assert!(spoiled.unwrap().status.success());
+        fs::rename(&plain, &image).unwrap();
+        let report = measured(&image).0;
+        assert_eq!(report.left_out.damaged, damaged, "{command}");
+    }
     // Rubbish all over: a report or a sentence, and the image as it was.
     let mut state = 1_u64;
     for _ in 0..20 {

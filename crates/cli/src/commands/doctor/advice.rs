@@ -84,8 +84,11 @@ fn mount(facts: &Facts) -> Verdict {
     if let Some(what) = &facts.fuse_obstacle {
         return Verdict::Needs { what: what.clone() };
     }
-    if facts.is_store {
-        return possible("it is the store of a mount already: one point in time for each app");
+    if let Some(mountpoint) = &facts.served_at {
+        let at = mountpoint.display();
+        return possible(&format!(
+            "it is the store of the mount {at}: one point in time for each app"
+        ));
     }
     possible(
         "one point in time for each app (a directory below the mount); some microseconds a call",
@@ -101,6 +104,9 @@ fn sqlite(facts: &Facts) -> Verdict {
         _ if facts.is_in_memory => Verdict::Impossible {
             why: "a database in memory is lost with the power however it is committed".to_owned(),
         },
+        0 if facts.survey.unreadable > 0 => possible(&format!(
+            "for {most}; no database was found in what can be read here"
+        )),
         0 => possible(&format!("for {most}; no database was found here")),
         _ => possible(&format!(
             "one point in time for each database, in the program itself; for {most}"
@@ -109,7 +115,9 @@ fn sqlite(facts: &Facts) -> Verdict {
 }
 
 fn plain(facts: &Facts) -> Verdict {
-    possible(if facts.is_of_the_kernel {
+    possible(if facts.is_in_mount {
+        "what the mount promises for each app, which is relaxed or durable: `mobifs status` shows it"
+    } else if facts.is_of_the_kernel {
         "it is an interface of the kernel, and nothing of it is kept"
     } else if facts.is_in_memory {
         "it is in memory, and nothing of it is there after a power cut"
@@ -154,9 +162,10 @@ fn recommend(facts: &Facts, verdicts: &[(Way, Verdict)]) -> (Way, String) {
         };
         return (Way::Native, why.to_owned());
     }
-    if facts.is_store {
-        let why = "it is the store of a mount already: use it through that mount";
-        return (Way::Mount, why.to_owned());
+    if let Some(mountpoint) = &facts.served_at {
+        let at = mountpoint.display();
+        let why = format!("it is the store of the mount {at}: use it through that");
+        return (Way::Mount, why);
     }
     if can(Way::Native) && large <= LARGE_PERCENT_MAX {
         let why = "its filesystem journals content, so that its own commits can be steered, which is \
@@ -192,9 +201,11 @@ fn why_mount(facts: &Facts, large: u64) -> String {
 
 fn commands(facts: &Facts, way: Way) -> Vec<String> {
     let (path, mountpoint) = (quoted(&facts.path), quoted(&facts.mountpoint));
+    if let (Way::Mount, Some(mountpoint)) = (way, &facts.served_at) {
+        return vec![format!("mobifs status {}", quoted(mountpoint))];
+    }
     match way {
         Way::Mount if facts.is_in_mount => vec![format!("mobifs status {mountpoint}")],
-        Way::Mount if facts.is_store => Vec::new(),
         Way::Mount => vec![format!("mobifs mount {path} EMPTY_DIRECTORY")],
         Way::Native if matches!(facts.steering, Steering::Steered { .. }) => {
             vec![format!("mobifs status {mountpoint}")]
@@ -230,7 +241,7 @@ mod tests {
             is_in_memory: false,
             is_of_the_kernel: false,
             is_in_mount: false,
-            is_store: false,
+            served_at: None,
             steering,
             store_obstacle: None,
             fuse_obstacle: None,
@@ -291,6 +302,11 @@ mod tests {
         let mut served = facts(Steering::Steered { is_in_force: true });
         served.survey.large_bytes = 1000;
         assert_eq!(recommended(&served), Way::Native);
+        let mut store = facts(Steering::Possible);
+        store.served_at = Some("/mnt".into());
+        let advice = Advice::of(&store);
+        assert_eq!(advice.recommended, Way::Mount);
+        assert_eq!(advice.commands, ["mobifs status /mnt"]);
         served.is_in_mount = true;
         let advice = Advice::of(&served);
         assert_eq!(advice.recommended, Way::Mount);

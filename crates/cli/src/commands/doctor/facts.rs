@@ -22,8 +22,8 @@ pub(super) struct Facts {
     pub(super) is_of_the_kernel: bool,
     /// It lies in a MobiFS mount.
     pub(super) is_in_mount: bool,
-    /// It is a store already.
-    pub(super) is_store: bool,
+    /// Where it is mounted, as the store of a mount.
+    pub(super) served_at: Option<PathBuf>,
     pub(super) steering: Steering,
     /// Why it cannot be the store of a mount, if it cannot.
     pub(super) store_obstacle: Option<String>,
@@ -67,9 +67,11 @@ impl Facts {
             is_in_memory: mobifs_store::is_in_memory(&path),
             is_of_the_kernel: mobifs_store::is_of_the_kernel(&path),
             is_in_mount,
-            is_store: path.join(".mobifs/id").exists(),
+            served_at: stores_of(&table)
+                .find(|mount| Path::new(&mount.source) == path)
+                .map(|mount| mount.mountpoint.clone()),
             steering: steering(&path, policy, mount),
-            store_obstacle: store_obstacle(&path),
+            store_obstacle: store_obstacle(&path, &table),
             fuse_obstacle: mobifs_fuse::check_permitted()
                 .err()
                 .map(|error| error.to_string()),
@@ -79,9 +81,20 @@ impl Facts {
     }
 }
 
-fn store_obstacle(path: &Path) -> Option<String> {
+/// The mounts of MobiFS, whose sources are their stores.
+fn stores_of(table: &[MountEntry]) -> impl Iterator<Item = &MountEntry> {
+    table.iter().filter(|mount| mount.has_subtype("mobifs"))
+}
+
+fn store_obstacle(path: &Path, table: &[MountEntry]) -> Option<String> {
     if path == Path::new("/") {
         return Some("every mount point would lie inside it; name a directory".to_owned());
+    }
+    let inner = stores_of(table).map(|mount| Path::new(&mount.source));
+    let mut inner = inner.filter(|source| *source != path && source.starts_with(path));
+    if let Some(inner) = inner.next() {
+        let inner = inner.display();
+        return Some(format!("{inner} in it is the store of a mount already"));
     }
     if let Err(error) = check_store(path, false) {
         return Some(error.to_string());

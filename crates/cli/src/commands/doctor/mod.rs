@@ -8,11 +8,11 @@ mod facts;
 mod survey;
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 
-use mobifs_daemon::{Code, ConfigText, Failure};
+use mobifs_daemon::{ConfigText, Failure};
 use serde_json::json;
 
+use super::print;
 use crate::arguments::DoctorArguments;
 use advice::{Advice, Verdict, Way};
 use facts::Facts;
@@ -28,10 +28,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<(), Failure> {
     } else {
         as_text(&facts, &advice)
     };
-    io::stdout()
-        .lock()
-        .write_all(text.as_bytes())
-        .map_err(|error| Failure::new(Code::Failed, error.to_string()))
+    print(&text)
 }
 
 fn as_text(facts: &Facts, advice: &Advice) -> String {
@@ -57,13 +54,17 @@ fn as_text(facts: &Facts, advice: &Advice) -> String {
 
 /// What lies there, in a few words.
 fn described(survey: &Survey) -> String {
-    let least = if survey.is_complete {
+    let least = if survey.is_complete || survey.unreadable > 0 {
         ""
     } else {
         "looked at the first "
     };
+    let unreadable = match survey.unreadable {
+        0 => String::new(),
+        count => format!("; {count} files and directories cannot be read by this user"),
+    };
     format!(
-        "{least}{} files with {} MiB, {} MiB of them large files, {} databases of SQLite",
+        "{least}{} files with {} MiB, {} MiB of them large files, {} databases of SQLite{unreadable}",
         survey.files,
         survey.bytes >> 20,
         survey.large_bytes >> 20,
@@ -104,6 +105,7 @@ fn as_json(facts: &Facts, advice: &Advice) -> serde_json::Value {
             "large_bytes": survey.large_bytes,
             "databases": survey.databases,
             "database_bytes": survey.database_bytes,
+            "unreadable": survey.unreadable,
         },
     })
 }

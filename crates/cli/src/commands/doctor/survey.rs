@@ -26,11 +26,13 @@ pub(super) struct Survey {
     pub(super) large_bytes: u64,
     pub(super) databases: u64,
     pub(super) database_bytes: u64,
+    /// Directories and files that this user may not read.
+    pub(super) unreadable: u64,
 }
 
 impl Survey {
-    /// Looks without changing anything, not even times of access. What may not be read is passed
-    /// over.
+    /// Looks without changing anything, not even times of access. What may not be read is counted
+    /// alone.
     pub(super) fn of(root: &Path) -> Self {
         Self::of_first(root, NAMES_MAX)
     }
@@ -45,6 +47,7 @@ impl Survey {
         let mut names = 0;
         while let Some(directory) = directories.pop() {
             let Ok(entries) = fs::read_dir(&directory) else {
+                survey.unreadable += 1;
                 continue;
             };
             for entry in entries.flatten() {
@@ -53,6 +56,7 @@ impl Survey {
                     return survey;
                 }
                 let Ok(about) = entry.metadata() else {
+                    survey.unreadable += 1;
                     continue;
                 };
                 if about.dev() != device {
@@ -65,7 +69,7 @@ impl Survey {
                 }
             }
         }
-        survey.is_complete = true;
+        survey.is_complete = survey.unreadable == 0;
         survey
     }
 
@@ -134,6 +138,7 @@ mod tests {
                 large_bytes: LARGE_BYTES_MIN,
                 databases: 1,
                 database_bytes: 4096,
+                unreadable: 0,
             }
         );
         assert_eq!(survey.percent(survey.large_bytes), 99);

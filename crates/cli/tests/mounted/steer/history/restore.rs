@@ -352,3 +352,47 @@ fn a_tree_of_any_depth_is_restored() {
     // As the test's own directory is removed at the end.
     succeeds(&Command::new("rm").arg("-rf").arg(&copy).output().unwrap());
 }
+
+/// It was "restored" as an empty directory, and what was there was renamed.
+#[test]
+fn a_subvolume_that_the_snapshot_does_not_have_is_not_restored() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    let nested = disk.at.join("a/photos");
+    fs::create_dir(disk.at.join("a")).unwrap();
+    let made = Command::new("btrfs")
+        .args(["subvolume", "create"])
+        .arg(&nested)
+        .output();
+    succeeds(&made.unwrap());
+    fs::write(nested.join("photo"), "mine").unwrap();
+    disk.steer(&keeping(5));
+    fs::write(disk.at.join("a/file"), "1").unwrap();
+    sync(&disk);
+    let time = history(&disk.at).pop().unwrap().time;
+    let to = disk.fixture.path("restored");
+    for words in [
+        vec!["--at", &time, "--app", "a/photos", "--in-place"],
+        vec![
+            "--at",
+            &time,
+            "--app",
+            "a/photos",
+            "--to",
+            to.to_str().unwrap(),
+        ],
+    ] {
+        fails(
+            &restore(&disk, &words),
+            1,
+            &["a/photos", "subvolume of its own"],
+        );
+    }
+    assert_eq!(fs::read(nested.join("photo")).unwrap(), b"mine");
+    assert!(!to.exists());
+    let words = ["--at", &time, "--app", "a", "--to", to.to_str().unwrap()];
+    let output = restore(&disk, &words);
+    succeeds(&output);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("a/photos is a nested subvolume"), "{said}");
+}
