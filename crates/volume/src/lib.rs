@@ -46,5 +46,6 @@ pub use status::{
     UserReport, bytes, rfc3339,
 };
 pub use volume::{
-    AppliedState, BatterySource, Checkpointer, KernelCache, Volume, VolumeError, VolumeOptions,
+    AppliedState, BatterySource, Checkpointer, KernelCache, SyncCaller, Volume, VolumeError,
+    VolumeOptions, WRITER_LOCK_AT,
 };

@@ -31,6 +31,7 @@ mod attributes;
 mod data;
 mod directory;
 mod errno;
+mod file_locks;
 mod in_flight;
 mod kernel_cache;
 mod ledger;
@@ -46,10 +47,11 @@ use std::sync::Arc;
 use mobifs_base::ObjectId;
 use mobifs_fuse::protocol::{Attr, AttrReply, EntryReply};
 use mobifs_fuse::{Call, Connection, Delivery, Filesystem, Operation, Reply, forget_entries};
-use mobifs_volume::{Caller, FsError, Node, Volume};
+use mobifs_volume::{Caller, FsError, Node, SyncCaller, Volume, WRITER_LOCK_AT};
 use rustix::io::Errno;
 
 use errno::errno_of;
+use file_locks::FileLocks;
 pub(crate) use observer::OperationTranslator;
 pub use observer::{OperationObserver, observation_clock};
 pub use session::{VolumeMountError, VolumeSession};
@@ -68,6 +70,7 @@ const BLOCK_BYTES: u32 = 4096;
 pub(crate) struct Adapter {
     volume: Arc<Volume>,
     set_id_files: SetIdFiles,
+    file_locks: FileLocks,
     /// An observer wants to see each `fsync`, also where it has nothing to do.
     is_observed: bool,
 }
@@ -98,6 +101,7 @@ impl Adapter {
         Self {
             volume,
             set_id_files: SetIdFiles::default(),
+            file_locks: FileLocks::default(),
             is_observed,
         }
     }
@@ -107,8 +111,25 @@ impl Adapter {
         Self {
             volume,
             set_id_files: SetIdFiles::inherited(),
+            file_locks: FileLocks::default(),
             is_observed,
         }
+    }
+
+    /// For the mount at this place.
+    pub(crate) fn at(self, mountpoint: &std::path::Path) -> Self {
+        Self {
+            file_locks: FileLocks::of(mountpoint),
+            ..self
+        }
+    }
+
+    fn fsync(&self, call: &Call<'_>) -> Outcome<()> {
+        let thread = call.header().pid;
+        let is_writer =
+            &|file| thread != 0 && self.file_locks.has_writer(file, WRITER_LOCK_AT, thread);
+        let caller = SyncCaller { thread, is_writer };
+        self.volume.fsync_by(object(call), caller).map_err(fs)
     }
 
     fn entry(&self, node: &Node) -> EntryReply {
@@ -303,10 +324,7 @@ impl Adapter {
             {
                 Err(Errno::NOSYS)
             }
-            Operation::Fsync(_) | Operation::FsyncDir(_) => {
-                let thread = call.header().pid;
-                self.volume.fsync_by(object, thread).map_err(fs)
-            }
+            Operation::Fsync(_) | Operation::FsyncDir(_) => self.fsync(call),
             Operation::SyncFs => self.volume.sync_all().map_err(fs),
             Operation::SetXattr { args, name, value } => self.set_xattr(call, &args, name, value),
             Operation::RemoveXattr { name } => self.volume.remove_xattr(object, name).map_err(fs),

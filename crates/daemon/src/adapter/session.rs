@@ -53,7 +53,7 @@ impl VolumeSession {
         arena: Option<&Arena>,
         observer: Option<Arc<dyn OperationObserver>>,
     ) -> Result<Self, VolumeMountError> {
-        let adapter = Adapter::new(Arc::clone(&volume), observer.is_some());
+        let adapter = Adapter::new(Arc::clone(&volume), observer.is_some()).at(mountpoint);
         let session = Session::mount(adapter, mountpoint, options, hooks(arena, observer))?;
         let sync_reaches = session.sync_reaches();
         if let Some(arena) = arena {
@@ -96,7 +96,7 @@ impl VolumeSession {
             sync_reaches: record.sync_reaches(),
         };
         volume.set_sync_reaches(record.sync_reaches());
-        let adapter = Adapter::inheriting(volume, observer.is_some());
+        let adapter = Adapter::inheriting(volume, observer.is_some()).at(mountpoint);
         let hooks = hooks(Some(arena), observer);
         let session = Session::resume(adapter, established, mountpoint, options, hooks)
             .map_err(TakeoverError::Device)?;

@@ -62,10 +62,11 @@ impl Volume {
     }
 
     /// Changes attributes. Permissions are checked by the kernel (`default_permissions`); the
-    /// caller decides what the change takes away.
+    /// caller decides what the change takes away. It is durable on return where
+    /// [`Volume::unlink`] is.
     ///
     /// # Errors
-    /// As [`mobifs_engine::Engine::set_attributes`].
+    /// As [`mobifs_engine::Engine::set_attributes`] and [`Volume::fsync`].
     pub fn set_attributes(
         &self,
         _caller: &Caller,
@@ -73,8 +74,14 @@ impl Volume {
         change: &AttributeChange,
     ) -> Result<Node, FsError> {
         let moment = self.shared.moment();
-        self.shared
-            .change(|engine| engine.set_attributes(moment, id, change))
+        let journal = self.cuts_rollback_off(id, change.size);
+        let node = self
+            .shared
+            .change(|engine| engine.set_attributes(moment, id, change))?;
+        if let Some((journal, directory)) = journal {
+            self.ended_rollback(Some(journal), directory)?;
+        }
+        Ok(node)
     }
 
     /// Target of a symlink.

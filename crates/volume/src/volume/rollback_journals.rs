@@ -18,15 +18,18 @@
 //! # Whose calls
 //!
 //! Programs that only copy databases and journals, and rely on each `fsync`, must get what they ask
-//! for. A call is answered so only if all of this holds; otherwise it is an ordinary one.
+//! for, and their calls can come in the same order. A call is answered so only if all of this holds;
+//! otherwise it is an ordinary one.
 //!
 //! * The journal is a file of one name, `DATABASE-journal`, beside a database with a valid header
-//!   of the same page size, or an empty one that had no page before; and both are in one durable app, like their directory.
-//! * A thread begins with step 1: its `fsync` finds the header prepared and not valid. A journal
-//!   in that state is no more to SQLite than a missing one; a copy of a valid one never is in it.
-//! * Steps 2 and 3 are calls of the same thread, not later than [`PAUSE_MAX_MS`] after the one
-//!   before, and the journal is valid now: whatever the database holds, it will be rolled back.
-//! * The directory's call follows step 1, once, and nothing but journals has changed in it.
+//!   of the same page size, or an empty one that had no page before; and both are in one durable
+//!   app, like their directory.
+//! * The header is prepared as in step 1, or valid: whatever the database holds, it will be rolled
+//!   back. For the database it has to be valid.
+//! * The process that calls has the database locked as SQLite does in a transaction that writes
+//!   ([`WRITER_LOCK_AT`]). No program that copies it, or a journal beside it, has.
+//! * The directory's call follows step 1 in the same thread, once, not later than [`PAUSE_MAX_MS`],
+//!   and nothing but journals has changed in it.
 //! * The journal names no super-journal: a transaction over several databases is committed when
 //!   that is removed, and these may be in several apps.
 //!
@@ -56,6 +59,9 @@ const DATABASE_HEADER_BYTES: usize = 18;
 const JOURNALS_MAX: usize = 1024;
 /// A thread of this number may be another one after so long.
 const PAUSE_MAX_MS: u64 = 10_000;
+/// The byte of a database that SQLite locks for writing while a transaction changes it
+/// (`RESERVED_BYTE` of its unix VFS).
+pub const WRITER_LOCK_AT: u64 = 0x4000_0001;
 
 /// What a journal's header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,22 +111,26 @@ impl Header {
     }
 }
 
-/// A journal whose thread has taken step 1.
+/// A journal for which a call was answered without a commit.
 #[derive(Clone, Debug)]
 struct Rollback {
+    /// That called.
     thread: u32,
     directory: ObjectId,
     name: Name,
     database: ObjectId,
     /// The directory's call has not come yet.
     awaits_directory: bool,
-    last_call: MonotonicNs,
+    called_at: MonotonicNs,
 }
 
-impl Rollback {
-    fn is_of(&self, thread: u32, now: MonotonicNs) -> bool {
-        self.thread == thread && now.ms_since(self.last_call) <= PAUSE_MAX_MS
-    }
+/// Who calls for durability.
+#[derive(Clone, Copy)]
+pub struct SyncCaller<'c> {
+    /// The number of the thread.
+    pub thread: u32,
+    /// Whether its process has a file locked for writing at [`WRITER_LOCK_AT`].
+    pub is_writer: &'c dyn Fn(ObjectId) -> bool,
 }
 
 /// The journals under way.
@@ -147,35 +157,41 @@ impl RollbackJournals {
         self.ordered.load(Ordering::Relaxed)
     }
 
-    fn of_directory(&self, id: ObjectId, thread: u32, now: MonotonicNs) -> Option<ObjectId> {
-        let under_way = self.under_way.lock();
-        let mut of_thread = under_way.iter().filter(|(_, one)| one.is_of(thread, now));
-        let found = of_thread.find(|(_, one)| one.directory == id && one.awaits_directory);
-        found.map(|(&journal, _)| journal)
-    }
-
-    fn of_database(
+    /// The journal whose directory this is, if this thread has just begun with it.
+    fn of_directory(
         &self,
         id: ObjectId,
         thread: u32,
         now: MonotonicNs,
-    ) -> Option<(ObjectId, Rollback)> {
+    ) -> Option<(ObjectId, ObjectId)> {
         let under_way = self.under_way.lock();
-        let mut of_thread = under_way.iter().filter(|(_, one)| one.is_of(thread, now));
-        let found = of_thread.find(|(_, one)| one.database == id);
+        let mut all = under_way.iter();
+        let found = all.find(|(_, one)| {
+            one.directory == id
+                && one.awaits_directory
+                && one.thread == thread
+                && now.ms_since(one.called_at) <= PAUSE_MAX_MS
+        });
+        found.map(|(&journal, one)| (journal, one.database))
+    }
+
+    fn of_database(&self, id: ObjectId) -> Option<(ObjectId, Rollback)> {
+        let under_way = self.under_way.lock();
+        let mut all = under_way.iter();
+        let found = all.find(|(_, one)| one.database == id);
         found.map(|(&journal, one)| (journal, one.clone()))
     }
 }
 
 impl Volume {
-    /// As [`Volume::fsync`], for a thread with this number, 0 if that is not known. A call that a
-    /// transaction of SQLite makes for order alone returns at once.
+    /// As [`Volume::fsync`], if it is known who calls. A call that a transaction of SQLite makes for
+    /// order alone returns at once.
     ///
     /// # Errors
     /// As [`Volume::fsync`].
-    pub fn fsync_by(&self, id: ObjectId, thread: u32) -> Result<(), FsError> {
+    pub fn fsync_by(&self, id: ObjectId, caller: SyncCaller<'_>) -> Result<(), FsError> {
         self.shared.check_power()?;
-        if thread != 0 && self.has_durable_apps() && self.only_orders(id, thread) {
+        if self.has_durable_apps() && self.only_orders(id, caller) {
             let journals = &self.shared.rollback_journals;
             journals.ordered.fetch_add(1, Ordering::Relaxed);
             return Ok(());
@@ -202,7 +218,21 @@ impl Volume {
         known.filter(|id| journals.is_inherited || journals.under_way.lock().contains_key(id))
     }
 
-    /// A journal has lost the name that it had in this directory.
+    /// The journal, and its directory, if cutting it off to this size ends a transaction of SQLite
+    /// that may not call for durability any more (`synchronous=NORMAL` in mode TRUNCATE).
+    pub(super) fn cuts_rollback_off(
+        &self,
+        id: ObjectId,
+        size: Option<u64>,
+    ) -> Option<(ObjectId, ObjectId)> {
+        if size? >= HEADER_BYTES as u64 {
+            return None;
+        }
+        let under_way = self.shared.rollback_journals.under_way.lock();
+        under_way.get(&id).map(|one| (id, one.directory))
+    }
+
+    /// A journal has lost the name that it had in this directory, or its content.
     ///
     /// # Errors
     /// As [`Volume::fsync`].
@@ -234,47 +264,47 @@ impl Volume {
         Ok(())
     }
 
-    fn only_orders(&self, id: ObjectId, thread: u32) -> bool {
-        let now = self.shared.moment().now;
-        let journals = &self.shared.rollback_journals;
+    fn only_orders(&self, id: ObjectId, caller: SyncCaller<'_>) -> bool {
         let place = self.shared.lock_engine().engine.durable_place(id);
         match place {
             Some((directory, name)) if name.as_bytes().ends_with(SUFFIX) => {
-                self.journal_only_orders(id, thread, directory, name)
+                self.journal_only_orders(id, caller, directory, name)
             }
             Some(_) => {
-                let Some((journal, rollback)) = journals.of_database(id, thread, now) else {
-                    return false;
-                };
-                let is_valid = self.state_of(journal, &rollback) == Header::Valid;
-                if is_valid && let Some(one) = journals.under_way.lock().get_mut(&journal) {
-                    one.last_call = now;
-                }
-                is_valid
+                let journals = &self.shared.rollback_journals;
+                journals.of_database(id).is_some_and(|(journal, rollback)| {
+                    self.state_of(journal, &rollback) == Header::Valid && (caller.is_writer)(id)
+                })
             }
-            None => {
-                let Some(journal) = journals.of_directory(id, thread, now) else {
-                    return false;
-                };
-                if let Some(one) = journals.under_way.lock().get_mut(&journal) {
-                    one.awaits_directory = false;
-                }
-                let locked = self.shared.lock_engine();
-                locked
-                    .engine
-                    .changes_only_entries(id, |name| name.ends_with(SUFFIX))
-            }
+            None => self.directory_only_orders(id, caller),
         }
+    }
+
+    fn directory_only_orders(&self, id: ObjectId, caller: SyncCaller<'_>) -> bool {
+        let now = self.shared.moment().now;
+        let journals = &self.shared.rollback_journals;
+        let found = journals.of_directory(id, caller.thread, now);
+        let Some((journal, database)) = found else {
+            return false;
+        };
+        if let Some(one) = journals.under_way.lock().get_mut(&journal) {
+            one.awaits_directory = false;
+        }
+        let changes_only_journals = {
+            let locked = self.shared.lock_engine();
+            let engine = &locked.engine;
+            engine.changes_only_entries(id, |name| name.ends_with(SUFFIX))
+        };
+        changes_only_journals && (caller.is_writer)(database)
     }
 
     fn journal_only_orders(
         &self,
         journal: ObjectId,
-        thread: u32,
+        caller: SyncCaller<'_>,
         directory: ObjectId,
         name: Name,
     ) -> bool {
-        let now = self.shared.moment().now;
         let under_way = &self.shared.rollback_journals.under_way;
         let of_database = name.as_bytes().strip_suffix(SUFFIX).unwrap_or_default();
         let known = self
@@ -283,37 +313,30 @@ impl Volume {
             .engine
             .known_entry(directory, of_database);
         let Some(database) = known else { return false };
-        let candidate = Rollback {
-            thread,
+        let mut candidate = Rollback {
+            thread: caller.thread,
             directory,
             name,
             database,
-            awaits_directory: true,
-            last_call: now,
+            awaits_directory: false,
+            called_at: self.shared.moment().now,
         };
         let state = self.state_of(journal, &candidate);
-        let mut under_way = under_way.lock();
-        let is_known = under_way.get(&journal).is_some_and(|one| {
-            one.is_of(thread, now) && one.database == database && one.directory == directory
-        });
-        match state {
-            Header::Prepared if is_known || under_way.len() < JOURNALS_MAX => {
-                under_way.insert(journal, candidate);
-                true
-            }
-            Header::Valid if is_known => {
-                if let Some(one) = under_way.get_mut(&journal) {
-                    one.last_call = now;
-                }
-                true
-            }
+        if state == Header::Other {
             // What comes now commits.
-            Header::Prepared | Header::Other => {
-                under_way.remove(&journal);
-                false
-            }
-            Header::Valid => false,
+            under_way.lock().remove(&journal);
+            return false;
         }
+        if !(caller.is_writer)(database) {
+            return false;
+        }
+        candidate.awaits_directory = state == Header::Prepared;
+        let mut under_way = under_way.lock();
+        let has_room = under_way.len() < JOURNALS_MAX || under_way.contains_key(&journal);
+        if has_room {
+            under_way.insert(journal, candidate);
+        }
+        has_room
     }
 
     /// What a journal says as long as it lies beside its database, alone.

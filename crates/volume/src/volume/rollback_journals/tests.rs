@@ -111,8 +111,11 @@ impl Bed {
         self.volume.unlink(self.directory, name.as_bytes()).unwrap();
     }
 
+    /// SQLite has the database locked, other threads do not.
     fn fsync(&self, file: ObjectId, thread: u32) {
-        self.volume.fsync_by(file, thread).unwrap();
+        let is_writer = &|of| thread == SQLITE && of == self.database;
+        let caller = SyncCaller { thread, is_writer };
+        self.volume.fsync_by(file, caller).unwrap();
     }
 
     fn commits(&self) -> u64 {
@@ -182,8 +185,8 @@ fn a_transaction_that_truncates_or_zeroes_its_journal_is_one_commit() {
                 bed.truncate(journal);
             } else {
                 bed.write(journal, 0, &[0; HEADER_BYTES]);
+                assert!(bed.uncommitted() > 0);
             }
-            assert!(bed.uncommitted() > 0);
             bed.fsync(journal, SQLITE);
         });
         assert_eq!((commits, bed.uncommitted()), (1, 0));
@@ -252,19 +255,45 @@ fn a_second_call_for_the_directory_is_an_ordinary_one() {
     assert_eq!(bed.counted(|| bed.fsync(bed.directory, SQLITE)), 1);
 }
 
-/// A backup of a database in the middle of a transaction, each file made durable: what a program
-/// reports as saved is.
+/// A backup of a database in the middle of a transaction, each file made durable, again when the
+/// transaction has gone on: what a program reports as saved is. It calls in SQLite's order, and has
+/// nothing locked.
 #[test]
 fn a_copied_journal_is_made_durable() {
     let bed = Bed::new("durable");
-    let commits = bed.counted(|| {
-        let journal = bed.create("db-journal");
-        bed.write(journal, 0, &header(true, 4096));
-        bed.fsync(journal, SQLITE);
-    });
-    assert_eq!((commits, bed.uncommitted()), (1, 0));
-    bed.write(bed.database, 4096, &[1; 4096]);
-    assert_eq!(bed.counted(|| bed.fsync(bed.database, SQLITE)), 1);
+    let journal = bed.create("db-journal");
+    for is_valid in [false, true] {
+        let commits = bed.counted(|| {
+            bed.write(journal, 0, &header(is_valid, 4096));
+            bed.fsync(journal, OTHER);
+            assert_eq!(bed.uncommitted(), 0);
+            bed.write(bed.database, 4096, &[u8::from(is_valid); 4096]);
+            bed.fsync(bed.database, OTHER);
+        });
+        assert_eq!((commits, bed.uncommitted()), (2, 0));
+    }
+    assert_eq!(bed.volume.status().store.ordered_fsyncs, 0);
+}
+
+/// With `synchronous=NORMAL` there is one call for the journal, and none when it is cut off.
+#[test]
+fn a_transaction_with_fewer_calls_is_one_commit() {
+    for truncates in [false, true] {
+        let bed = Bed::new("durable");
+        let commits = bed.counted(|| {
+            let journal = bed.create("db-journal");
+            bed.write(journal, 0, &header(true, 4096));
+            bed.fsync(journal, SQLITE);
+            bed.change(1);
+            assert!(bed.uncommitted() > 0);
+            if truncates {
+                bed.truncate(journal);
+            } else {
+                bed.unlink("db-journal");
+            }
+        });
+        assert_eq!((commits, bed.uncommitted()), (1, 0));
+    }
 }
 
 #[test]
@@ -286,12 +315,13 @@ fn calls_of_other_threads_are_ordinary_ones() {
 
 /// Such a number may belong to another thread by then.
 #[test]
-fn a_thread_that_comes_back_late_is_another_one() {
+fn a_directory_that_is_made_durable_late_is() {
     let bed = Bed::new("durable");
-    bed.begin(bed.create("db-journal"));
+    let journal = bed.create("db-journal");
+    bed.write(journal, 0, &header(false, 4096));
+    bed.fsync(journal, SQLITE);
     bed.clock.0.fetch_add(PAUSE_MAX_MS + 1, Ordering::SeqCst);
-    bed.write(bed.database, 4096, &[1; 4096]);
-    assert_eq!(bed.counted(|| bed.fsync(bed.database, SQLITE)), 1);
+    assert_eq!(bed.counted(|| bed.fsync(bed.directory, SQLITE)), 1);
     bed.write(bed.database, 4096, &[2; 4096]);
     assert_eq!(bed.counted(|| bed.unlink("db-journal")), 1);
 }
@@ -455,7 +485,7 @@ fn no_more_journals_are_known_than_there_is_room_for() {
         name,
         database: bed.database,
         awaits_directory: true,
-        last_call: MonotonicNs(0),
+        called_at: MonotonicNs(0),
     };
     let journals = &bed.volume.shared.rollback_journals;
     let numbers = (0..JOURNALS_MAX as u64).map(|number| ObjectId(1_000_000 + number));
