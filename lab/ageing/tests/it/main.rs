@@ -1,0 +1,4 @@
+//! Tests of ageing, as one program.
+
+mod disk;
+mod fill;
