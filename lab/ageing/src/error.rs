@@ -95,7 +95,18 @@ pub enum AgeError {
         /// What is wrong with it.
         message: String,
     },
-    /// The state of an earlier run cannot be used.
+    /// Another run ages it.
+    #[error("{} is being aged by another run; wait for its end, or end that", text(.0))]
+    InUse(PathBuf),
+    /// The state of an earlier run is damaged.
+    #[error("{}: this state of a run {what}; age again from the beginning, in another place", text(.path))]
+    Damaged {
+        /// The state file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// There is no run, or already one.
     #[error("{}: {message}", text(.path))]
     State {
         /// The state file.

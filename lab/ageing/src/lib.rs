@@ -1,15 +1,29 @@
 //! Ages filesystems, the same way from the same seed: the procedure of large and small files
-//! ([`fill`]), and the scenarios of a phone.
+//! ([`fill`]), and the scenarios of a phone ([`run`]).
 //! `docs/FRAGMENTATION.md` says what is done, and `mobifs frag age` does it.
 #![deny(unsafe_code)]
 
 mod checksum;
 mod content;
+mod database;
 mod error;
+mod execute;
 pub mod fill;
+mod place;
+mod plan;
+mod profile;
+pub mod run;
+mod settings;
 mod space;
+mod state;
+mod table;
 
 pub use checksum::Checksum;
 pub use content::{mix, mix_name};
 pub use error::AgeError;
+pub use place::{Filesystem, Place, Site, Through, Where, mobifs};
+pub use profile::{Profile, Source, profiles};
+pub use settings::{SEED_MAX, Settings};
 pub use space::Space;
+pub use state::{Day, LargeAndSmall, SCHEMA, Scenarios, State, Work};
+pub use table::{head, line, table};

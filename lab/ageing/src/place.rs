@@ -1,0 +1,546 @@
+//! Where a tree ages: a directory that is there, or an image with a filesystem of its own, plain or through
+//! MobiFS.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use mobifs_fragmentation::{MeasureError, Options, Report, measure};
+use mobifs_host::{mount_around, mount_at, mounts};
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+
+use crate::database::Vfs;
+use crate::error::{AgeError, OnPath as _};
+use crate::fill::refuse_content;
+
+/// The directory of the tree, below the place.
+const TREE: &str = "aged";
+/// The state of a run in a directory.
+pub(crate) const STATE_IN_DIRECTORY: &str = "mobifs-age.json";
+/// What belongs to a run on an image lies beside it, in a directory with this after its name.
+const BESIDE: &str = ".age";
+const STATE_BESIDE: &str = "state.json";
+const CAPACITY_MIN: u64 = 128 << 20;
+const CAPACITY_MAX: u64 = 8 << 40;
+
+/// The filesystem of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Filesystem {
+    /// Without room that only root may use.
+    Ext4,
+    /// As mkfs makes it.
+    Btrfs,
+    /// As mkfs makes it.
+    Xfs,
+}
+
+impl Filesystem {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Btrfs => "btrfs",
+            Self::Xfs => "xfs",
+        }
+    }
+}
+
+/// What stands between the apps and the filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Through {
+    /// Nothing.
+    Plain,
+    /// A mount of MobiFS, whose store lies on it.
+    Mount,
+    /// MobiFS's native mode: `mobifs steer`, and the apps under `mobifs run`.
+    Native,
+    /// MobiFS's VFS, for the databases.
+    Vfs,
+}
+
+impl Through {
+    pub(crate) const fn vfs(self) -> Vfs {
+        match self {
+            Self::Vfs => Vfs::Mobifs,
+            _ => Vfs::Own,
+        }
+    }
+}
+
+/// Which place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Where {
+    /// A directory.
+    Directory(PathBuf),
+    /// An image file.
+    Image {
+        /// The file.
+        path: PathBuf,
+        /// What is in it.
+        filesystem: Filesystem,
+        /// Its size.
+        capacity_bytes: u64,
+    },
+}
+
+/// Which place, and through what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Site {
+    /// Which.
+    pub place: Where,
+    /// Through what.
+    pub through: Through,
+}
+
+impl Site {
+    /// Where the state of a run is kept.
+    #[must_use]
+    pub fn state_path(&self) -> PathBuf {
+        match &self.place {
+            Where::Directory(directory) => directory.join(STATE_IN_DIRECTORY),
+            Where::Image { path, .. } => beside(path).join(STATE_BESIDE),
+        }
+    }
+
+    /// The state of a run on this directory or image.
+    #[must_use]
+    pub fn state_of(path: &Path) -> PathBuf {
+        if path.is_dir() {
+            path.join(STATE_IN_DIRECTORY)
+        } else {
+            beside(path).join(STATE_BESIDE)
+        }
+    }
+
+    /// The name of the filesystem.
+    ///
+    /// # Errors
+    /// There is no such directory.
+    pub fn filesystem(&self) -> Result<String, AgeError> {
+        match &self.place {
+            Where::Image { filesystem, .. } => Ok(filesystem.name().to_owned()),
+            Where::Directory(directory) => {
+                let path = directory.canonicalize().at("look at", directory)?;
+                let table = mounts().at("read the table of mounts for", directory)?;
+                let entry = mount_around(&path, &table);
+                Ok(entry.map_or_else(|| "unknown".to_owned(), |entry| entry.kind.clone()))
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), AgeError> {
+        match &self.place {
+            Where::Directory(_) if matches!(self.through, Through::Mount | Through::Native) => {
+                Err(AgeError::OutOfRange {
+                    name: "--through",
+                    value: "mount or native with a directory".to_owned(),
+                    range: "with --image, on which MobiFS is mounted or steers; or give a directory of a mount that \
+                            is there",
+                })
+            }
+            Where::Image { capacity_bytes, .. }
+                if !(CAPACITY_MIN..=CAPACITY_MAX).contains(capacity_bytes) =>
+            {
+                Err(AgeError::OutOfRange {
+                    name: "--capacity",
+                    value: format!("{capacity_bytes} bytes"),
+                    range: "128 MiB to 8 TiB",
+                })
+            }
+            Where::Image {
+                filesystem: Filesystem::Xfs,
+                ..
+            } if self.through == Through::Native => Err(AgeError::OutOfRange {
+                name: "--through",
+                value: "native on xfs".to_owned(),
+                range: "with ext4 or btrfs, as native mode knows these",
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn beside(image: &Path) -> PathBuf {
+    let mut name = image.as_os_str().to_owned();
+    name.push(BESIDE);
+    PathBuf::from(name)
+}
+
+/// A place that is ready for a tree. What was mounted for it goes with it.
+#[derive(Debug)]
+pub struct Place {
+    site: Site,
+    /// Of an image: where it is mounted.
+    disk: Option<PathBuf>,
+    /// The mount of MobiFS.
+    mount: Option<PathBuf>,
+    steers: bool,
+    /// This process mounted it.
+    is_owner: bool,
+    /// Held as long as the run lasts.
+    _lock: Option<File>,
+}
+
+impl Place {
+    /// Makes a new one.
+    ///
+    /// # Errors
+    /// Something is there, or cannot be made.
+    pub fn create(site: &Site) -> Result<Self, AgeError> {
+        site.check()?;
+        match &site.place {
+            Where::Directory(directory) => {
+                refuse_content(directory, &["lost+found"])?;
+                Self::open(site)
+            }
+            Where::Image {
+                path,
+                filesystem,
+                capacity_bytes,
+            } => {
+                let beside = beside(path);
+                for there in [path, &beside] {
+                    if fs::symlink_metadata(there).is_ok() {
+                        return Err(AgeError::State {
+                            path: there.clone(),
+                            message: "it is there already, and is not overwritten; continue with --resume, or give \
+                                      another name"
+                                .to_owned(),
+                        });
+                    }
+                }
+                let image = File::create_new(path).at("make", path)?;
+                let made = make_filesystem(&image, path, *filesystem, *capacity_bytes)
+                    .and_then(|()| fs::create_dir(&beside).at("make", &beside));
+                let opened = made.and_then(|()| Self::open(site));
+                if opened.is_err() {
+                    // Nothing of worth is in them yet.
+                    let _gone = fs::remove_file(path);
+                    for name in ["disk", "mount"] {
+                        let _gone = fs::remove_dir(beside.join(name));
+                    }
+                    let _gone = fs::remove_dir(&beside);
+                }
+                opened
+            }
+        }
+    }
+
+    /// Opens one that was made before. What a killed run left mounted is unmounted first.
+    ///
+    /// # Errors
+    /// It is not there, in use, or cannot be mounted.
+    pub fn open(site: &Site) -> Result<Self, AgeError> {
+        site.check()?;
+        let mut place = Self {
+            site: site.clone(),
+            disk: None,
+            mount: None,
+            steers: false,
+            is_owner: true,
+            _lock: None,
+        };
+        match &site.place {
+            Where::Directory(directory) => place._lock = Some(lock(directory)?),
+            Where::Image { path, .. } => {
+                let beside = beside(path);
+                place._lock = Some(lock(&beside)?);
+                let beside = beside.canonicalize().at("look at", &beside)?;
+                clean(&beside, site.through)?;
+                place.mount_image(path, &beside)?;
+            }
+        }
+        Ok(place)
+    }
+
+    /// The place as the process sees it that another one has opened.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn inside(site: &Site) -> Result<Self, AgeError> {
+        let disk = match &site.place {
+            Where::Directory(_) => None,
+            Where::Image { path, .. } => {
+                let beside = beside(path);
+                Some(beside.canonicalize().at("look at", &beside)?.join("disk"))
+            }
+        };
+        Ok(Self {
+            site: site.clone(),
+            disk,
+            mount: None,
+            steers: site.through == Through::Native,
+            is_owner: false,
+            _lock: None,
+        })
+    }
+
+    fn mount_image(&mut self, image: &Path, beside: &Path) -> Result<(), AgeError> {
+        let disk = beside.join("disk");
+        fs::create_dir_all(&disk).at("make", &disk)?;
+        let is_ext4 = matches!(
+            self.site.place,
+            Where::Image {
+                filesystem: Filesystem::Ext4,
+                ..
+            }
+        );
+        let native = self.site.through == Through::Native;
+        let options = if native && is_ext4 {
+            "loop,data=journal"
+        } else {
+            "loop"
+        };
+        tool(
+            Command::new("mount")
+                .args(["-o", options])
+                .arg(image)
+                .arg(&disk),
+        )?;
+        self.disk = Some(disk.clone());
+        match self.site.through {
+            Through::Plain | Through::Vfs => {}
+            Through::Mount => {
+                let (store, mount) = (disk.join("store"), beside.join("mount"));
+                fs::create_dir_all(&store).at("make", &store)?;
+                fs::create_dir_all(&mount).at("make", &mount)?;
+                tool(Command::new(mobifs()?).arg("mount").arg(&store).arg(&mount))?;
+                self.mount = Some(mount);
+            }
+            Through::Native => {
+                tool(Command::new(mobifs()?).arg("steer").arg(&disk))?;
+                self.steers = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// What it is.
+    #[must_use]
+    pub const fn site(&self) -> &Site {
+        &self.site
+    }
+
+    /// The directory below which everything ages, on the filesystem and not through MobiFS.
+    #[must_use]
+    pub fn lower(&self) -> &Path {
+        match (&self.disk, &self.site.place) {
+            (Some(disk), _) => disk,
+            (None, Where::Directory(path) | Where::Image { path, .. }) => path,
+        }
+    }
+
+    /// The tree.
+    #[must_use]
+    pub fn tree(&self) -> PathBuf {
+        self.mount
+            .as_deref()
+            .unwrap_or_else(|| self.lower())
+            .join(TREE)
+    }
+
+    /// Measures the tree after everything has come to its place.
+    ///
+    /// # Errors
+    /// It cannot be synced or measured.
+    pub fn measure(&self) -> Result<Report, AgeError> {
+        let mut path = self.tree();
+        if let Some(mount) = &self.mount {
+            tool(Command::new(mobifs()?).arg("sync").arg(mount))?;
+            path = self.lower().join("store").join(TREE);
+        } else if self.steers {
+            tool(Command::new(mobifs()?).arg("sync").arg(self.lower()))?;
+        }
+        match measured(&path) {
+            // A directory on a mount of MobiFS: what lies in its store is measured.
+            Err(MeasureError::MobifsMount {
+                mountpoint, store, ..
+            }) => {
+                tool(Command::new(mobifs()?).arg("sync").arg(&mountpoint))?;
+                let path = path.canonicalize().at("look at", &path)?;
+                let below = path.strip_prefix(&mountpoint).unwrap_or(Path::new(TREE));
+                Ok(measured(&store.join(below))?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Bytes written since the machine or this process was started: by the block device of an image, or by
+    /// this process; and which of the two.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn written_bytes(&self) -> Result<(u64, &'static str), AgeError> {
+        let Some(disk) = &self.disk else {
+            let path = Path::new("/proc/self/io");
+            let text = fs::read_to_string(path).at("read", path)?;
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix("write_bytes: "));
+            let bytes = line.and_then(|number| number.parse().ok());
+            return Ok((bytes.unwrap_or(0), "process"));
+        };
+        const SECTOR_BYTES: u64 = 512;
+        const SECTORS_WRITTEN: usize = 6;
+        let entry = mount_at(disk).at("find the mount of", disk)?;
+        let device = entry.map(|entry| entry.source);
+        let name = device.as_deref().and_then(Path::file_name);
+        let path = Path::new("/sys/class/block")
+            .join(name.unwrap_or_default())
+            .join("stat");
+        let text = fs::read_to_string(&path).at("read", &path)?;
+        let sectors = text.split_whitespace().nth(SECTORS_WRITTEN);
+        let sectors: u64 = sectors.and_then(|number| number.parse().ok()).unwrap_or(0);
+        Ok((sectors * SECTOR_BYTES, "block device"))
+    }
+
+    /// Unmounts what was mounted.
+    ///
+    /// # Errors
+    /// It is in use.
+    pub fn close(mut self) -> Result<(), AgeError> {
+        self.take_down()
+    }
+
+    fn take_down(&mut self) -> Result<(), AgeError> {
+        if !self.is_owner {
+            return Ok(());
+        }
+        if let Some(mount) = self.mount.take() {
+            tool(Command::new(mobifs()?).arg("umount").arg(&mount))?;
+        }
+        if std::mem::take(&mut self.steers) {
+            let mut stop = Command::new(mobifs()?);
+            tool(stop.args(["steer", "--stop"]).arg(self.lower()))?;
+        }
+        if let Some(disk) = self.disk.take() {
+            tool(Command::new("umount").arg(&disk))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Err(error) = self.take_down() {
+            eprintln!("cannot end what was mounted for ageing: {error}");
+        }
+    }
+}
+
+fn measured(path: &Path) -> Result<Report, MeasureError> {
+    let options = Options {
+        worth_max: 0,
+        reads_headers: false,
+        ..Options::default()
+    };
+    let paths = [path.to_owned()];
+    Ok(measure(&paths, &options, None, &|_| {})?.report)
+}
+
+fn make_filesystem(
+    image: &File,
+    path: &Path,
+    filesystem: Filesystem,
+    capacity_bytes: u64,
+) -> Result<(), AgeError> {
+    image.set_len(capacity_bytes).at("make the size of", path)?;
+    let mut mkfs = Command::new(format!("mkfs.{}", filesystem.name()));
+    match filesystem {
+        Filesystem::Ext4 => mkfs.args(["-q", "-F", "-m", "0"]),
+        Filesystem::Btrfs | Filesystem::Xfs => mkfs.args(["-q", "-f"]),
+    };
+    tool(mkfs.arg(path))
+}
+
+/// One run at a time.
+fn lock(directory: &Path) -> Result<File, AgeError> {
+    let file = match File::open(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(AgeError::State {
+                path: directory.to_owned(),
+                message: "there is no such run; start one without --resume".to_owned(),
+            });
+        }
+        other => other.at("open", directory)?,
+    };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        // A filesystem without locks has no second run either that would notice one.
+        Err(rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(AgeError::InUse(directory.to_owned())),
+        Err(error) => Err(error).at("lock", directory),
+    }
+}
+
+/// Unmounts what a killed run left, which is known by its place.
+fn clean(beside: &Path, through: Through) -> Result<(), AgeError> {
+    let (mount, disk) = (beside.join("mount"), beside.join("disk"));
+    let is_mounted = |path: &Path| {
+        let entry = mount_at(path).at("look for a mount at", path);
+        entry.map(|entry| entry.is_some())
+    };
+    if is_mounted(&mount)? {
+        tool(Command::new(mobifs()?).arg("umount").arg(&mount))?;
+    }
+    if is_mounted(&disk)? {
+        if through == Through::Native {
+            let mut stop = Command::new(mobifs()?);
+            // It is not steered if the run was killed before or after that.
+            let _stopped = stop.args(["steer", "--stop"]).arg(&disk).output();
+        }
+        tool(Command::new("umount").arg(&disk))?;
+    }
+    Ok(())
+}
+
+/// The program `mobifs`: beside this one, or on the `PATH`.
+///
+/// # Errors
+/// It is not there.
+pub fn mobifs() -> Result<PathBuf, AgeError> {
+    let beside = std::env::current_exe()
+        .ok()
+        .map(|own| own.with_file_name("mobifs"));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&path).map(|directory| directory.join("mobifs"));
+    beside
+        .into_iter()
+        .chain(on_path)
+        .find(|path| path.is_file())
+        .ok_or_else(|| AgeError::Tool {
+            program: "mobifs".to_owned(),
+            said: "it is neither beside this program nor on the PATH; install it, or use --through plain".to_owned(),
+        })
+}
+
+/// Runs a program to its end.
+fn tool(command: &mut Command) -> Result<(), AgeError> {
+    let words = [command.get_program()]
+        .into_iter()
+        .chain(command.get_args());
+    let words: Vec<_> = words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let program = words.join(" ");
+    let output = command.stdin(Stdio::null()).output();
+    match output {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let last = said.trim().lines().next_back().unwrap_or_default();
+            let said = format!("{} ({last})", output.status);
+            Err(AgeError::Tool { program, said })
+        }
+        Err(error) => Err(AgeError::Tool {
+            program,
+            said: error.to_string(),
+        }),
+    }
+}
