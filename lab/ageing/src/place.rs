@@ -453,7 +453,7 @@ fn make_filesystem(
     image.set_len(capacity_bytes).at("make the size of", path)?;
     let mut mkfs = Command::new(format!("mkfs.{}", filesystem.name()));
     match filesystem {
-        Filesystem::Ext4 => mkfs.args(["-q", "-F", "-m", "0"]),
+        Filesystem::Ext4 => mkfs.args(["-q", "-F", "-m", "0", "-b", "4096"]),
         Filesystem::Btrfs | Filesystem::Xfs => mkfs.args(["-q", "-f"]),
     };
     tool(mkfs.arg(path))

@@ -2,3 +2,4 @@
 
 mod disk;
 mod fill;
+mod scenarios;

@@ -1,10 +1,12 @@
 //! `mobifs frag`
 
+mod age;
 mod measure;
 
 use clap::{Args, Subcommand};
 
 use crate::failure::Failure;
+use age::AgeArguments;
 use measure::MeasureArguments;
 
 #[derive(Debug, Args)]
@@ -19,10 +21,14 @@ enum FragCommand {
     /// fragments, free room, and where files lie
     #[command(after_help = measure::HELP)]
     Measure(MeasureArguments),
+    /// Age a filesystem as phones do, the same way from the same seed
+    #[command(after_help = age::HELP)]
+    Age(AgeArguments),
 }
 
 pub(crate) fn run(arguments: &FragArguments) -> Result<(), Failure> {
     match &arguments.command {
         FragCommand::Measure(arguments) => measure::run(arguments),
+        FragCommand::Age(arguments) => age::run(arguments),
     }
 }

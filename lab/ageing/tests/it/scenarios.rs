@@ -1,0 +1,290 @@
+//! Days of a phone, on real filesystems.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mobifs_ageing::run::{self, Event};
+use mobifs_ageing::{
+    AgeError, Filesystem, Place, Settings, Site, Source, State, Through, Where, Work,
+};
+use tempfile::TempDir;
+
+use crate::disk::{Disk, scratch};
+
+/// Two days of some minutes, with small files: seconds of work.
+fn settings(seed: u64) -> Settings {
+    Settings {
+        seed,
+        days: 2,
+        minutes_per_day: 10.0,
+        scale: 0.004,
+        start_full_permille: 500,
+        full_permille: 800,
+        clean_bytes: 300_000,
+        update_days: 1,
+    }
+}
+
+/// Apps that have all journal modes and all kinds of files.
+fn apps() -> Vec<Source> {
+    let mut sources = Source::built_in();
+    let names = ["facebook", "chrome", "wechat", "gmail", "camera", "gallery"];
+    sources.retain(|source| names.iter().any(|name| source.name.ends_with(name)));
+    assert_eq!(sources.len(), names.len());
+    sources
+}
+
+fn image(base: &TempDir, filesystem: Filesystem, through: Through) -> Site {
+    Site {
+        place: Where::Image {
+            path: base.path().join("phone.img"),
+            filesystem,
+            capacity_bytes: 384 << 20,
+        },
+        through,
+    }
+}
+
+/// Ages it to the end; the checksum of each day.
+fn aged(site: &Site, settings: &Settings) -> Vec<String> {
+    let (place, mut state) = run::scenarios(site, settings, &apps()).unwrap();
+    let stop = AtomicBool::new(false);
+    run::go_on(&place, &mut state, &stop, &mut |_| {}).unwrap();
+    place.close().unwrap();
+    let loaded = State::load(&site.state_path()).unwrap();
+    assert_eq!(checksums(&loaded), checksums(&state));
+    checksums(&state)
+}
+
+fn checksums(state: &State) -> Vec<String> {
+    let Work::Scenarios(work) = &state.work else {
+        panic!("no scenarios");
+    };
+    work.days.iter().map(|day| day.checksum.clone()).collect()
+}
+
+/// Whether images of this filesystem can be made here.
+fn can(filesystem: &str) -> bool {
+    Disk::new(filesystem, 384 << 20).is_some()
+}
+
+#[test]
+fn the_same_seed_makes_the_same_tree_on_ext4_btrfs_and_xfs() {
+    let mut all = Vec::new();
+    for filesystem in [Filesystem::Ext4, Filesystem::Btrfs, Filesystem::Xfs] {
+        if !can(filesystem.name()) {
+            continue;
+        }
+        let of = |seed| {
+            let base = scratch();
+            aged(&image(&base, filesystem, Through::Plain), &settings(seed))
+        };
+        let (one, same) = (of(5), of(5));
+        assert_eq!(one.len(), 3);
+        assert_eq!(one, same, "{filesystem:?}");
+        all.push(one);
+    }
+    if let Some(first) = all.first() {
+        let base = scratch();
+        let other = aged(
+            &image(&base, Filesystem::Ext4, Through::Plain),
+            &settings(6),
+        );
+        assert!(first.iter().zip(&other).all(|(one, other)| one != other));
+    }
+}
+
+#[test]
+fn a_stopped_run_is_resumed_to_the_same_tree() {
+    if !can("ext4") {
+        return;
+    }
+    let base = scratch();
+    let whole = aged(
+        &image(&base, Filesystem::Ext4, Through::Plain),
+        &settings(7),
+    );
+    for stop_at in [1, 8, 11] {
+        let base = scratch();
+        let site = image(&base, Filesystem::Ext4, Through::Plain);
+        let (place, mut state) = run::scenarios(&site, &settings(7), &apps()).unwrap();
+        let stop = AtomicBool::new(false);
+        let mut sessions = 0;
+        let stopped = run::go_on(&place, &mut state, &stop, &mut |event| {
+            if matches!(event, Event::Session { .. }) {
+                sessions += 1;
+                stop.store(sessions == stop_at, Ordering::Relaxed);
+            }
+        });
+        assert!(matches!(stopped, Err(AgeError::Cancelled)), "{stopped:?}");
+        drop(place);
+        let mut state = State::load(&site.state_path()).unwrap();
+        let place = Place::open(&state.site).unwrap();
+        let on = AtomicBool::new(false);
+        run::go_on(&place, &mut state, &on, &mut |_| {}).unwrap();
+        assert_eq!(checksums(&state), whole, "stopped at {stop_at}");
+    }
+}
+
+#[test]
+fn what_is_measured_and_counted_is_in_the_report() {
+    if !can("ext4") {
+        return;
+    }
+    let base = scratch();
+    let site = image(&base, Filesystem::Ext4, Through::Plain);
+    aged(&site, &settings(1));
+    let state = State::load(&site.state_path()).unwrap();
+    let Work::Scenarios(work) = &state.work else {
+        panic!("no scenarios");
+    };
+    assert_eq!(work.written_by, "block device");
+    let last = &work.days[2];
+    assert!(last.files > 100, "{last:?}");
+    assert!(work.days[1].written_bytes > 1 << 20);
+    assert!(last.mean_dof_by_kind["sqlite"].unwrap() > 1.0, "{last:?}");
+    let text = mobifs_ageing::table(&state);
+    assert!(text.contains(&last.checksum), "{text}");
+    assert!(work.days[2].sessions > 6, "updates on the second day");
+}
+
+#[test]
+fn bad_input_is_refused_in_one_sentence_and_nothing_is_lost() {
+    let base = scratch();
+    let refused = |result: Result<(Place, State), AgeError>, words: &str| {
+        let said = result.unwrap_err().to_string();
+        assert!(said.contains(words), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    };
+    let directory = |path: PathBuf| Site {
+        place: Where::Directory(path),
+        through: Through::Plain,
+    };
+    let here = directory(base.path().to_owned());
+    let of = |site: &Site, settings: &Settings| run::scenarios(site, settings, &apps());
+    let usual = settings(1);
+    for (wrong, words) in [
+        (
+            Settings {
+                seed: u64::MAX,
+                ..usual.clone()
+            },
+            "--seed",
+        ),
+        (
+            Settings {
+                days: 0,
+                ..usual.clone()
+            },
+            "--days",
+        ),
+        (
+            Settings {
+                scale: f64::NAN,
+                ..usual.clone()
+            },
+            "--scale",
+        ),
+        (
+            Settings {
+                scale: 0.0,
+                ..usual.clone()
+            },
+            "--scale",
+        ),
+        (
+            Settings {
+                minutes_per_day: 1e9,
+                ..usual.clone()
+            },
+            "--minutes-per-day",
+        ),
+        (
+            Settings {
+                start_full_permille: 900,
+                ..usual.clone()
+            },
+            "--start-full",
+        ),
+        (
+            Settings {
+                update_days: 0,
+                ..usual.clone()
+            },
+            "--update-days",
+        ),
+    ] {
+        refused(of(&here, &wrong), words);
+    }
+    let damaged = Source {
+        name: "mine.toml".to_owned(),
+        text: "schema = 1\nname = 7".to_owned(),
+    };
+    refused(run::scenarios(&here, &usual, &[damaged]), "mine.toml");
+    assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+    let file = base.path().join("file");
+    fs::write(&file, "mine").unwrap();
+    refused(of(&here, &usual), "is not empty (it has file)");
+    refused(of(&directory(file.clone()), &usual), "no directory");
+    refused(
+        of(&directory(base.path().join("gone")), &usual),
+        "No such file",
+    );
+    let on_image = |path: &Path, capacity_bytes| Site {
+        place: Where::Image {
+            path: path.to_owned(),
+            filesystem: Filesystem::Ext4,
+            capacity_bytes,
+        },
+        through: Through::Plain,
+    };
+    refused(of(&on_image(&file, 1 << 30), &usual), "is there already");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
+    let image = base.path().join("new.img");
+    refused(of(&on_image(&image, 1 << 20), &usual), "--capacity");
+    let through = Site {
+        through: Through::Mount,
+        ..here
+    };
+    refused(of(&through, &usual), "--image");
+    if can("ext4") {
+        let large = Settings {
+            scale: 1.0,
+            ..usual
+        };
+        refused(of(&on_image(&image, 256 << 20), &large), "smaller --scale");
+    }
+    assert_eq!(
+        fs::read_dir(base.path()).unwrap().count(),
+        1,
+        "the file only"
+    );
+}
+
+#[test]
+fn a_damaged_or_missing_state_is_refused() {
+    let base = scratch();
+    let path = base.path().join("state.json");
+    let said = |path: &Path| State::load(path).unwrap_err().to_string();
+    assert!(said(&path).contains("without --resume"), "{}", said(&path));
+    for text in ["", "{", "{}", "{\"schema\": 1}", "\u{0}\u{0}"] {
+        fs::write(&path, text).unwrap();
+        assert!(said(&path).contains("is damaged"), "{}", said(&path));
+        assert_eq!(said(&path).lines().count(), 1);
+    }
+}
+
+#[test]
+fn only_one_run_ages_a_directory() {
+    let base = scratch();
+    let site = Site {
+        place: Where::Directory(base.path().to_owned()),
+        through: Through::Plain,
+    };
+    let first = Place::create(&site).unwrap();
+    let second = Place::open(&site).unwrap_err();
+    assert!(matches!(second, AgeError::InUse(_)), "{second}");
+    drop(first);
+    Place::open(&site).unwrap();
+}
