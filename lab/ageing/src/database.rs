@@ -99,12 +99,11 @@ impl Open {
 
     fn change(&mut self, database: &Database, number: u64) -> rusqlite::Result<()> {
         let mut random = Random::new(mix(database.seed, number));
-        let first = (number - 1) * database.rows_inserted + 1;
-        let last = first + database.rows_inserted - 1;
+        let first = database.rows_inserted_by(number) + 1;
+        let last = database.rows_inserted_by(number + 1);
         let oldest = (last + 1).saturating_sub(database.rows_max).max(1);
         // A failed transaction is rolled back when this is dropped.
         let transaction = self.connection.transaction()?;
-
         let body = |random: &mut Random| {
             let mut body = vec![0; database.row_bytes.draw(random) as usize];
             random.fill(&mut body);

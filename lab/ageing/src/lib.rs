@@ -26,4 +26,4 @@ pub use profile::{Profile, Source, profiles};
 pub use settings::{SEED_MAX, Settings};
 pub use space::Space;
 pub use state::{Day, LargeAndSmall, SCHEMA, Scenarios, State, Work};
-pub use table::{head, line, table};
+pub use table::table;

@@ -27,6 +27,7 @@ pub(crate) struct Database {
     pub(crate) path: String,
     pub(crate) journal: Journal,
     pub(crate) seed: u64,
+    pub(crate) rows_first: u64,
     pub(crate) rows_inserted: u64,
     pub(crate) rows_updated: u64,
     pub(crate) row_bytes: Range,
@@ -34,9 +35,17 @@ pub(crate) struct Database {
 }
 
 impl Database {
+    /// Rows that were ever inserted by so many transactions, of which that of number 0 inserts none.
+    pub(crate) const fn rows_inserted_by(&self, transactions: u64) -> u64 {
+        match transactions {
+            0 | 1 => 0,
+            more => self.rows_first + (more - 2) * self.rows_inserted,
+        }
+    }
+
     /// What it takes after so many transactions, by the plan.
     fn bytes(&self, transactions: u64) -> u64 {
-        let rows = (transactions * self.rows_inserted).min(self.rows_max);
+        let rows = self.rows_inserted_by(transactions).min(self.rows_max);
         rows * (self.row_bytes.mean() + ROW_BYTES) * ROW_PERMILLE / 1000 + DATABASE_BYTES
     }
 }
@@ -446,7 +455,9 @@ fn databases(settings: &Settings, profile: &Profile) -> Vec<(Arc<Database>, u64)
     for group in &profile.databases {
         for number in 0..group.count {
             let path = format!("data/{}/databases/{}{number}.db", profile.name, group.name);
-            let rows_max = settings.scaled(group.rows_max);
+            // The small ones of S4's phones stay as they are.
+            let rows_max = settings.scaled(group.rows_max).max(group.rows_max.min(200));
+            let rows_first = group.rows_first() * rows_max / group.rows_max;
             let database = Database {
                 seed: mix_name(settings.seed, &path),
                 path,
@@ -454,8 +465,8 @@ fn databases(settings: &Settings, profile: &Profile) -> Vec<(Arc<Database>, u64)
                 rows_inserted: group.rows_inserted,
                 rows_updated: group.rows_updated,
                 row_bytes: group.row_bytes,
-                // The small ones of S4's phones stay as they are.
-                rows_max: rows_max.max(group.rows_max.min(200)),
+                rows_first: rows_first.max(1),
+                rows_max,
             };
             found.push((Arc::new(database), 0));
         }

@@ -125,12 +125,20 @@ pub(crate) struct Databases {
     pub(crate) transactions: Range,
     /// Those of the first session.
     pub(crate) first_transactions: Option<Range>,
+    /// Rows of the first transaction; as all others without.
+    pub(crate) rows_first: Option<u64>,
     pub(crate) rows_inserted: u64,
     #[serde(default)]
     pub(crate) rows_updated: u64,
     pub(crate) row_bytes: Range,
     /// The oldest rows go when there are more.
     pub(crate) rows_max: u64,
+}
+
+impl Databases {
+    pub(crate) fn rows_first(&self) -> u64 {
+        self.rows_first.unwrap_or(self.rows_inserted)
+    }
 }
 
 /// Files that an app keeps as long as there is room in its cache.
@@ -335,13 +343,14 @@ impl Profile {
                 COUNT_MAX,
             )?;
             range("databases.row_bytes", databases.row_bytes, 1, ROW_BYTES_MAX)?;
-            let rows_max = databases.rows_max;
+            let (rows_max, first) = (databases.rows_max, databases.rows_first());
             within(
                 "databases.rows_max",
                 rows_max,
                 databases.rows_inserted,
                 100_000_000,
             )?;
+            within("databases.rows_first", first, 1, rows_max)?;
         }
         unique("databases", self.databases.iter().map(|one| &one.name))
     }
@@ -457,6 +466,7 @@ mod tests {
                 "rows_inserted = 0",
                 "rows_inserted is 0",
             ),
+            ("rows_first = ", "rows_first = 9", "rows_first is 9"),
             ("row_bytes = [", "row_bytes = [9999999, ", "in line"),
         ] {
             let text = GOOD.replace(from, to);

@@ -16,15 +16,13 @@ pub fn table(state: &State) -> String {
 }
 
 /// The head of the table of days.
-#[must_use]
-pub fn head() -> String {
+fn head() -> String {
     "day  used %  cleaned    sqlite executable multimedia     other   fragments <= 16 KiB     all    written MB  checksum"
         .to_owned()
 }
 
 /// A day in one line.
-#[must_use]
-pub fn line(day: &Day) -> String {
+fn line(day: &Day) -> String {
     let mut line = format!(
         "{:>3} {:>7.1} {:>8}",
         day.day,

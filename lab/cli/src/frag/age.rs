@@ -4,14 +4,14 @@ use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use clap::{Args, ValueEnum};
 use mobifs_ageing::fill::{Ageing, Procedure, Progress, Utilisation};
 use mobifs_ageing::run::{self, Event};
 use mobifs_ageing::{
-    AgeError, Filesystem, Place, Settings, Site, Source, Space, State, Through, Where, head, line,
-    mobifs, table,
+    AgeError, Filesystem, Place, Settings, Site, Source, Space, State, Through, Where, mobifs,
+    table,
 };
 use mobifs_volume::parse_size;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -379,14 +379,12 @@ fn failure(error: AgeError, arguments: &AgeArguments) -> Failure {
 /// How far it is: days as they end, and on a terminal what is being done.
 struct Progression {
     is_terminal: bool,
-    has_head: AtomicBool,
 }
 
 impl Progression {
     fn new() -> Self {
         Self {
             is_terminal: std::io::stderr().is_terminal(),
-            has_head: AtomicBool::new(false),
         }
     }
 
@@ -394,10 +392,11 @@ impl Progression {
         match event {
             Event::Day(day) => {
                 self.clear();
-                if !self.has_head.swap(true, Ordering::Relaxed) {
-                    eprintln!("{}", head());
-                }
-                eprintln!("{}", line(day));
+                let percent = f64::from(day.space.used_permille()) / 10.0;
+                let (day, seconds, checksum) = (day.day, day.seconds, &day.checksum);
+                eprintln!(
+                    "day {day} is over: {percent:.1} % used, checksum {checksum}, {seconds:.0} s"
+                );
             }
             Event::Session {
                 day: (day, days),

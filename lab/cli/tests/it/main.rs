@@ -1,5 +1,6 @@
 //! Tests of the command `mobifs-lab`, as one program.
 
+mod age;
 mod flash_experiments;
 mod flash_serve;
 mod frag;

@@ -1,0 +1,213 @@
+//! `mobifs frag age`: its command line, through MobiFS, and killed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_mobifs-lab");
+/// Seconds of work.
+const SMALL: [&str; 14] = [
+    "--capacity",
+    "512MiB",
+    "--scale",
+    "0.004",
+    "--days",
+    "2",
+    "--minutes-per-day",
+    "7",
+    "--update-days",
+    "1",
+    "--start-full",
+    "40",
+    "--full",
+    "80",
+];
+
+/// An image that is aged; what a killed run left mounted goes with it.
+struct Phone {
+    base: TempDir,
+}
+
+impl Phone {
+    fn new() -> Option<Self> {
+        if !mobifs_skip::is_root() {
+            return None;
+        }
+        let base = std::env::var_os("MOBIFS_SCRATCH").unwrap_or_else(|| "/var/tmp".into());
+        let base = tempfile::tempdir_in(base).unwrap();
+        let phone = Self { base };
+        // Whether loop devices can be mounted here.
+        let (image, at) = (phone.base.path().join("try"), phone.base.path().join("at"));
+        fs::create_dir(&at).unwrap();
+        fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+        let mut mkfs = Command::new("mkfs.ext4");
+        let mut mount = Command::new("mount");
+        for command in [
+            mkfs.args(["-q", "-F"]).arg(&image),
+            mount.args(["-o", "loop"]).arg(&image).arg(&at),
+        ] {
+            if !mobifs_skip::can(mobifs_skip::why_fails(command)) {
+                return None;
+            }
+        }
+        assert!(Command::new("umount").arg(&at).status().unwrap().success());
+        Some(phone)
+    }
+
+    fn image(&self) -> PathBuf {
+        self.base.path().join("phone.img")
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command.args(["frag", "age", "--json", "--image"]);
+        command.arg(self.image()).args(words);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    /// The checksums of a run through this.
+    fn aged(&self, through: &str) -> Vec<String> {
+        let output = self.run(&[&SMALL[..], &["--through", through]].concat());
+        assert!(output.status.success(), "{through}: {}", errors(&output));
+        checksums(&output)
+    }
+}
+
+impl Drop for Phone {
+    fn drop(&mut self) {
+        let beside = self.base.path().join("phone.img.age");
+        for name in ["mount", "disk"] {
+            let _output = Command::new("umount").arg(beside.join(name)).output();
+        }
+    }
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn checksums(output: &Output) -> Vec<String> {
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let days = report["work"]["scenarios"]["days"].as_array().unwrap();
+    let of_day = |day: &Value| day["checksum"].as_str().unwrap().to_owned();
+    days.iter().map(of_day).collect()
+}
+
+/// Whether the product's program is built and can mount.
+fn has_mobifs() -> bool {
+    let program = Path::new(PROGRAM).with_file_name("mobifs");
+    let is_there = program.is_file();
+    mobifs_skip::can((!is_there).then_some("no mobifs beside mobifs-lab"))
+        && mobifs_skip::can_mount()
+}
+
+#[test]
+fn through_mobifs_the_tree_is_the_same_as_without() {
+    let Some(phone) = Phone::new() else { return };
+    if !has_mobifs() {
+        return;
+    }
+    let plain = phone.aged("plain");
+    assert_eq!(plain.len(), 3);
+    for through in ["mount", "native", "vfs"] {
+        let phone = Phone::new().unwrap();
+        assert_eq!(phone.aged(through), plain, "{through}");
+    }
+}
+
+#[test]
+fn a_killed_run_is_resumed_to_the_same_tree() {
+    let Some(phone) = Phone::new() else { return };
+    let whole = phone.aged("plain");
+    for kill_after_ms in [300, 1_500] {
+        let phone = Phone::new().unwrap();
+        let mut child = phone.command(&SMALL).spawn().unwrap();
+        wait_for_state(&phone);
+        std::thread::sleep(Duration::from_millis(kill_after_ms));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let output = phone.run(&["--resume"]);
+        assert!(output.status.success(), "{}", errors(&output));
+        assert_eq!(checksums(&output), whole, "killed after {kill_after_ms} ms");
+    }
+}
+
+#[test]
+fn a_signal_ends_a_run_with_the_words_that_resume_it() {
+    let Some(phone) = Phone::new() else { return };
+    // Long enough for the signal to come before the end.
+    let long = [&SMALL[..], &["--minutes-per-day", "90"]].concat();
+    let long: Vec<&str> = long
+        .iter()
+        .enumerate()
+        .filter(|&(at, _)| !(6..8).contains(&at))
+        .map(|(_, word)| *word)
+        .collect();
+    let child = phone.command(&long).spawn().unwrap();
+    wait_for_state(&phone);
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = errors(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("frag age --resume --image"), "{said}");
+    let disk = phone.base.path().join("phone.img.age/disk");
+    assert_eq!(fs::read_dir(disk).unwrap().count(), 0, "it is unmounted");
+}
+
+fn wait_for_state(phone: &Phone) {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let state = phone.base.path().join("phone.img.age/state.json");
+    let start = Instant::now();
+    while !state.exists() {
+        assert!(start.elapsed() < PATIENCE, "no state");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_directory_is_filled_and_a_full_one_is_refused() {
+    let base = tempfile::tempdir().unwrap();
+    let path = base.path().to_str().unwrap();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.args(["frag", "age"]).args(words).output().unwrap()
+    };
+    let refused = |words: &[&str], code: i32, said: &str| {
+        let output = run(words);
+        let errors = errors(&output);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {errors}");
+        assert!(errors.contains(said), "{words:?}: {errors}");
+        assert!(output.stdout.is_empty(), "{words:?}");
+    };
+    let output = run(&["--fill", "low", path]);
+    assert!(output.status.success(), "{}", errors(&output));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("0 large files"), "{said}");
+    refused(&["--fill", "low", path], 2, "is not empty");
+    refused(&[path], 2, "is not empty");
+    refused(&["--resume", "/nonexistent"], 2, "no run to resume");
+    refused(&["--resume", "--seed", "1", path], 2, "cannot be used");
+    refused(&["--seed", "x", path], 2, "--seed");
+    refused(&["--seed", "9007199254740992", path], 2, "--seed");
+    refused(&["--full", "101", path], 2, "0 to 100 %");
+    refused(&["--through", "mount", path], 2, "--image");
+    refused(&["--profile", "/nonexistent", path], 1, "No such file");
+    refused(&["--image", "/x", "--capacity", "many"], 2, "many");
+    refused(&["--image", "/dev/null"], 2, "there already");
+    refused(&["/nonexistent"], 1, "No such file");
+    refused(&[], 2, "DIR");
+    let state = base.path().join("mobifs-age.json");
+    fs::write(&state, "{").unwrap();
+    refused(&["--resume", path], 4, "damaged");
+}
