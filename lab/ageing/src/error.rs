@@ -43,6 +43,18 @@ pub enum AgeError {
         /// What to do.
         advice: &'static str,
     },
+    /// The apps do not fit.
+    #[error(
+        "the filesystem is too small: to {what}, {needed_bytes} bytes are needed and {free_bytes} left, and there are no pictures to delete; take a larger --capacity, a smaller --scale or a lower --start-full"
+    )]
+    TooSmall {
+        /// What is to be done.
+        what: String,
+        /// What is left.
+        free_bytes: u64,
+        /// What is needed.
+        needed_bytes: u64,
+    },
     /// The filesystem became full where it should not.
     #[error("the filesystem of {} is full, although by the plan it is not yet; {advice}", text(.path))]
     Full {

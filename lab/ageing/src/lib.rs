@@ -1,7 +1,7 @@
 //! Ages filesystems, the same way from the same seed: the procedure of large and small files
 //! ([`fill`]), and the scenarios of a phone ([`run`]).
 //! `docs/FRAGMENTATION.md` says what is done, and `mobifs frag age` does it.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod checksum;
 mod content;

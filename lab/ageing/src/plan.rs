@@ -261,7 +261,7 @@ impl<'p> Planner<'p> {
         }
         self.apps[index].sessions += 1;
         let session = Session {
-            title: profile.name.clone(),
+            title: format!("use {}", profile.name),
             threads,
             ..Session::default()
         };
@@ -422,12 +422,10 @@ impl<'p> Planner<'p> {
                 session.pictures_cleaned += 1;
             }
             if cleaned == 0 {
-                return Err(AgeError::NoRoom {
-                    path: session.title.clone().into(),
+                return Err(AgeError::TooSmall {
+                    what: session.title,
                     free_bytes: self.mark_bytes.saturating_sub(self.used_bytes),
                     needed_bytes: grown,
-                    advice: "no pictures are left to delete for that: take a larger capacity, a smaller --scale or \
-                             a lower --start-full",
                 });
             }
             session.cleanings += 1;
@@ -481,7 +479,7 @@ fn shuffle<T>(items: &mut [T], random: &mut Random) {
 }
 
 /// Mixes the steps of a thread; the transactions of a database stay in their order.
-fn shuffle_steps(steps: &mut Vec<Step>, random: &mut Random) {
+fn shuffle_steps(steps: &mut [Step], random: &mut Random) {
     shuffle(steps, random);
     let places: Vec<usize> = (0..steps.len())
         .filter(|&at| matches!(steps[at], Step::Transaction(..)))

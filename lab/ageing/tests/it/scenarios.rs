@@ -149,88 +149,58 @@ fn what_is_measured_and_counted_is_in_the_report() {
     assert!(work.days[2].sessions > 6, "updates on the second day");
 }
 
-#[test]
-fn bad_input_is_refused_in_one_sentence_and_nothing_is_lost() {
-    let base = scratch();
-    let refused = |result: Result<(Place, State), AgeError>, words: &str| {
-        let said = result.unwrap_err().to_string();
-        assert!(said.contains(words), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
-    };
-    let directory = |path: PathBuf| Site {
+fn refused(result: Result<(Place, State), AgeError>, words: &str) {
+    let said = result.unwrap_err().to_string();
+    assert!(said.contains(words), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+fn directory(path: PathBuf) -> Site {
+    Site {
         place: Where::Directory(path),
         through: Through::Plain,
-    };
+    }
+}
+
+#[test]
+fn settings_out_of_range_and_damaged_profiles_are_refused() {
+    type Change = fn(&mut Settings);
+    let base = scratch();
     let here = directory(base.path().to_owned());
-    let of = |site: &Site, settings: &Settings| run::scenarios(site, settings, &apps());
-    let usual = settings(1);
-    for (wrong, words) in [
-        (
-            Settings {
-                seed: u64::MAX,
-                ..usual.clone()
-            },
-            "--seed",
-        ),
-        (
-            Settings {
-                days: 0,
-                ..usual.clone()
-            },
-            "--days",
-        ),
-        (
-            Settings {
-                scale: f64::NAN,
-                ..usual.clone()
-            },
-            "--scale",
-        ),
-        (
-            Settings {
-                scale: 0.0,
-                ..usual.clone()
-            },
-            "--scale",
-        ),
-        (
-            Settings {
-                minutes_per_day: 1e9,
-                ..usual.clone()
-            },
-            "--minutes-per-day",
-        ),
-        (
-            Settings {
-                start_full_permille: 900,
-                ..usual.clone()
-            },
-            "--start-full",
-        ),
-        (
-            Settings {
-                update_days: 0,
-                ..usual.clone()
-            },
-            "--update-days",
-        ),
-    ] {
-        refused(of(&here, &wrong), words);
+    let wrongs: [(Change, &str); 7] = [
+        (|wrong| wrong.seed = u64::MAX, "--seed"),
+        (|wrong| wrong.days = 0, "--days"),
+        (|wrong| wrong.scale = f64::NAN, "--scale"),
+        (|wrong| wrong.scale = 0.0, "--scale"),
+        (|wrong| wrong.minutes_per_day = 1e9, "--minutes-per-day"),
+        (|wrong| wrong.start_full_permille = 900, "--start-full"),
+        (|wrong| wrong.update_days = 0, "--update-days"),
+    ];
+    for (change, words) in wrongs {
+        let mut wrong = settings(1);
+        change(&mut wrong);
+        refused(run::scenarios(&here, &wrong, &apps()), words);
     }
     let damaged = Source {
         name: "mine.toml".to_owned(),
         text: "schema = 1\nname = 7".to_owned(),
     };
-    refused(run::scenarios(&here, &usual, &[damaged]), "mine.toml");
+    refused(run::scenarios(&here, &settings(1), &[damaged]), "mine.toml");
     assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn places_that_cannot_age_are_refused_and_nothing_is_lost() {
+    let base = scratch();
+    let of = |site: &Site, settings: &Settings| run::scenarios(site, settings, &apps());
+    let usual = settings(1);
+    let here = directory(base.path().to_owned());
     let file = base.path().join("file");
     fs::write(&file, "mine").unwrap();
     refused(of(&here, &usual), "is not empty (it has file)");
     refused(of(&directory(file.clone()), &usual), "no directory");
-    refused(
-        of(&directory(base.path().join("gone")), &usual),
-        "No such file",
-    );
+    let gone = directory(base.path().join("gone"));
+    refused(of(&gone, &usual), "No such file");
     let on_image = |path: &Path, capacity_bytes| Site {
         place: Where::Image {
             path: path.to_owned(),
@@ -260,6 +230,29 @@ fn bad_input_is_refused_in_one_sentence_and_nothing_is_lost() {
         1,
         "the file only"
     );
+}
+
+/// The lack of room is found by the plan, before a directory is touched.
+#[test]
+fn a_filesystem_that_is_too_small_is_left_as_it_was() {
+    let Some(disk) = Disk::new("ext4", 256 << 20) else {
+        return;
+    };
+    let large = Settings {
+        scale: 1.0,
+        ..settings(1)
+    };
+    let before: Vec<_> = names(&disk.path());
+    refused(
+        run::scenarios(&directory(disk.path()), &large, &apps()),
+        "smaller --scale",
+    );
+    assert_eq!(names(&disk.path()), before);
+}
+
+fn names(directory: &Path) -> Vec<std::ffi::OsString> {
+    let entries = fs::read_dir(directory).unwrap();
+    entries.map(|entry| entry.unwrap().file_name()).collect()
 }
 
 #[test]

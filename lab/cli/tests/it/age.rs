@@ -1,5 +1,10 @@
 //! `mobifs frag age`: its command line, through MobiFS, and killed.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a helper of a test fails the test by panicking, as the test itself does"
+)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
