@@ -14,6 +14,7 @@ use mobifs_ageing::{
     table,
 };
 use mobifs_volume::parse_size;
+use rustix::process::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::failure::{Code, Failure, put};
@@ -150,6 +151,16 @@ enum HolesArgument {
 }
 
 pub(super) fn run(arguments: &AgeArguments) -> Result<(), Failure> {
+    if arguments.inside {
+        // Who mounted the image is to be resumed, and not beside this process.
+        let killed = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+        killed.map_err(|error| {
+            Failure::new(
+                Code::Failed,
+                format!("cannot follow the parent process: {error}"),
+            )
+        })?;
+    }
     let stop = watch_signals()?;
     let (place, mut state) = if arguments.resume {
         resume(arguments)?
