@@ -192,6 +192,21 @@ impl Procedure {
         }
     }
 
+    /// With as many small files as the target needs on a filesystem that is `before` like this: one
+    /// that is partly used before has room for fewer.
+    #[must_use]
+    pub fn fitting(mut self, before: Space) -> Self {
+        if let (Some(small), Deletion::ToPermille(target)) = (&mut self.small, self.deletion) {
+            let mark = before.share(self.mark_permille);
+            let filled = mark.saturating_sub(before.used_bytes).max(1);
+            let deleted = mark.saturating_sub(before.share(target));
+            // A fifth more, as the last file that is deleted is not the last one that is there.
+            let needed = (u128::from(deleted) * 1200 / u128::from(filled)).min(950) as u32;
+            small.share_permille = small.share_permille.max(needed);
+        }
+        self
+    }
+
     /// # Errors
     /// A number is out of its range.
     pub fn check(&self) -> Result<(), AgeError> {

@@ -336,13 +336,16 @@ impl Place {
         }
     }
 
+    /// The directory below which programs work: that of the mount of MobiFS, if there is one.
+    #[must_use]
+    pub fn upper(&self) -> &Path {
+        self.mount.as_deref().unwrap_or_else(|| self.lower())
+    }
+
     /// The tree.
     #[must_use]
     pub fn tree(&self) -> PathBuf {
-        self.mount
-            .as_deref()
-            .unwrap_or_else(|| self.lower())
-            .join(TREE)
+        self.upper().join(TREE)
     }
 
     /// Measures the tree after everything has come to its place.

@@ -129,7 +129,7 @@ pub fn large_and_small(
         });
     }
     let place = Place::create(site)?;
-    let before = Space::of(place.lower())?;
+    let before = Space::of(place.upper())?;
     let procedure = choose(before);
     let checked = procedure.check().and_then(|()| check_seed(procedure.seed));
     if let Err(error) = checked {
@@ -188,7 +188,7 @@ pub fn go_on(
         Work::Scenarios(_) => days(place, state, stop, watch),
         Work::LargeAndSmall(work) => {
             let (procedure, before) = (work.procedure, work.before);
-            let filled = fill::resume(place.lower(), &procedure, before, &mut |progress| {
+            let filled = fill::resume(place.upper(), &procedure, before, &mut |progress| {
                 watch(Event::Fill(progress));
                 if stop.load(Ordering::Relaxed) {
                     ControlFlow::Break(())

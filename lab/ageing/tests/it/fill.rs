@@ -85,6 +85,22 @@ fn a_file_that_fills_a_full_filesystem_lies_in_small_pieces() {
     assert!(pieces > 10, "{pieces}");
 }
 
+/// Moderate could not be reached by deleting small files where much was used before.
+#[test]
+fn a_filesystem_that_is_partly_used_has_more_small_files() {
+    let Some(disk) = Disk::new("ext4", BYTES) else {
+        return;
+    };
+    let used = disk.path().join("lost+found/used");
+    fs::write(used, vec![1; BYTES as usize / 4]).unwrap();
+    let before = Space::of(&disk.path()).unwrap();
+    let procedure = Procedure::new(1, Utilisation::Moderate);
+    let fitting = procedure.fitting(before);
+    assert!(fitting.small.unwrap().share_permille > procedure.small.unwrap().share_permille);
+    let filled = fill::run(&disk.path(), &fitting, &mut on).unwrap();
+    assert!(filled.after.used_permille() < 800, "{filled:?}");
+}
+
 #[test]
 fn smaller_files_leave_smaller_holes() {
     let holes = |ageing| {

@@ -135,16 +135,32 @@ fn a_killed_run_is_resumed_to_the_same_tree() {
     let Some(phone) = Phone::new() else { return };
     let whole = phone.aged("plain");
     for kill_after_ms in [300, 1_500] {
-        let phone = Phone::new().unwrap();
-        let mut child = phone.command(&SMALL).spawn().unwrap();
-        wait_for_state(&phone);
-        std::thread::sleep(Duration::from_millis(kill_after_ms));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let output = phone.run(&["--resume"]);
-        assert!(output.status.success(), "{}", errors(&output));
-        assert_eq!(checksums(&output), whole, "killed after {kill_after_ms} ms");
+        assert_eq!(killed("plain", kill_after_ms), whole, "{kill_after_ms} ms");
     }
+}
+
+/// The worker under `mobifs run` went on with the image when the process was killed that had mounted it.
+#[test]
+fn a_killed_run_in_native_mode_leaves_no_worker_behind() {
+    let Some(phone) = Phone::new() else { return };
+    if !has_mobifs() {
+        return;
+    }
+    assert_eq!(killed("native", 1_000), phone.aged("plain"));
+}
+
+/// Kills a run after some time, and resumes it.
+fn killed(through: &str, kill_after_ms: u64) -> Vec<String> {
+    let phone = Phone::new().unwrap();
+    let words = [&SMALL[..], &["--through", through]].concat();
+    let mut child = phone.command(&words).spawn().unwrap();
+    wait_for_state(&phone);
+    std::thread::sleep(Duration::from_millis(kill_after_ms));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let output = phone.run(&["--resume"]);
+    assert!(output.status.success(), "{}", errors(&output));
+    checksums(&output)
 }
 
 #[test]
