@@ -318,6 +318,17 @@ pub fn resume(
     before: Space,
     watch: &mut Watch<'_>,
 ) -> Result<Filled, AgeError> {
+    resume_and_settle(directory, procedure, before, watch, &|| Ok(()))
+}
+
+/// As [`resume`]; `settle` brings everything to its place before it is said how full the filesystem is.
+pub(crate) fn resume_and_settle(
+    directory: &Path,
+    procedure: &Procedure,
+    before: Space,
+    watch: &mut Watch<'_>,
+    settle: &dyn Fn() -> Result<(), AgeError>,
+) -> Result<Filled, AgeError> {
     procedure.check()?;
     let root = directory.join(DIRECTORY);
     fs::create_dir_all(&root).at("make", &root)?;
@@ -327,6 +338,7 @@ pub fn resume(
         filling.delete_files()?;
     }
     let mut filled = filling.filled;
+    settle()?;
     filled.after = Space::of(directory)?;
     filled.checksum = Checksum::new().of(&root)?;
     let used_permille = filled.after.used_permille();

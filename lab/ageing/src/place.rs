@@ -348,17 +348,28 @@ impl Place {
         self.upper().join(TREE)
     }
 
+    /// Has MobiFS bring everything to its place.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn settle(&self) -> Result<(), AgeError> {
+        if let Some(mount) = &self.mount {
+            tool(Command::new(mobifs()?).arg("sync").arg(mount))?;
+        } else if self.steers {
+            tool(Command::new(mobifs()?).arg("sync").arg(self.lower()))?;
+        }
+        Ok(())
+    }
+
     /// Measures the tree after everything has come to its place.
     ///
     /// # Errors
     /// It cannot be synced or measured.
     pub fn measure(&self) -> Result<Report, AgeError> {
+        self.settle()?;
         let mut path = self.tree();
-        if let Some(mount) = &self.mount {
-            tool(Command::new(mobifs()?).arg("sync").arg(mount))?;
+        if self.mount.is_some() {
             path = self.lower().join("store").join(TREE);
-        } else if self.steers {
-            tool(Command::new(mobifs()?).arg("sync").arg(self.lower()))?;
         }
         match measured(&path) {
             // A directory on a mount of MobiFS: what lies in its store is measured.

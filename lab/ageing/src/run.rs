@@ -188,14 +188,17 @@ pub fn go_on(
         Work::Scenarios(_) => days(place, state, stop, watch),
         Work::LargeAndSmall(work) => {
             let (procedure, before) = (work.procedure, work.before);
-            let filled = fill::resume(place.upper(), &procedure, before, &mut |progress| {
+            let mut watch = |progress| {
                 watch(Event::Fill(progress));
                 if stop.load(Ordering::Relaxed) {
                     ControlFlow::Break(())
                 } else {
                     ControlFlow::Continue(())
                 }
-            })?;
+            };
+            let settle = || place.settle();
+            let filled =
+                fill::resume_and_settle(place.upper(), &procedure, before, &mut watch, &settle)?;
             state.work = Work::LargeAndSmall(LargeAndSmall {
                 procedure,
                 before,

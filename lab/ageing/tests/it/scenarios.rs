@@ -17,7 +17,7 @@ fn settings(seed: u64) -> Settings {
     Settings {
         seed,
         days: 2,
-        minutes_per_day: 10.0,
+        minutes_per_day: 6.0,
         scale: 0.004,
         start_full_permille: 500,
         full_permille: 800,
@@ -105,7 +105,7 @@ fn a_stopped_run_is_resumed_to_the_same_tree() {
         &image(&base, Filesystem::Ext4, Through::Plain),
         &settings(7),
     );
-    for stop_at in [1, 8, 11] {
+    for stop_at in [1, 7, 9] {
         let base = scratch();
         let site = image(&base, Filesystem::Ext4, Through::Plain);
         let (place, mut state) = run::scenarios(&site, &settings(7), &apps()).unwrap();

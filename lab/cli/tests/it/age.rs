@@ -130,6 +130,31 @@ fn through_mobifs_the_tree_is_the_same_as_without() {
     }
 }
 
+/// What was deleted through the mount was still on the filesystem below when it was asked how full it is.
+#[test]
+fn filling_through_a_mount_ends_at_its_target() {
+    let Some(phone) = Phone::new() else { return };
+    if !has_mobifs() {
+        return;
+    }
+    let words = [
+        "--capacity",
+        "400MB",
+        "--fill",
+        "moderate",
+        "--through",
+        "mount",
+    ];
+    let output = phone.run(&words);
+    assert!(output.status.success(), "{}", errors(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let filled = &report["work"]["large_and_small"]["filled"];
+    assert!(
+        filled["small_files_deleted"].as_u64() > Some(50),
+        "{filled}"
+    );
+}
+
 #[test]
 fn a_killed_run_is_resumed_to_the_same_tree() {
     let Some(phone) = Phone::new() else { return };
