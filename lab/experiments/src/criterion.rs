@@ -12,6 +12,8 @@ pub enum Verdict {
     Fail,
     /// The publication measured another kind of device: shown for comparison only.
     Noted,
+    /// It does not, for a reason of which the evidence was measured as well and passed.
+    Differs,
 }
 
 impl Verdict {
@@ -21,6 +23,7 @@ impl Verdict {
             Self::Pass => "pass",
             Self::Fail => "FAIL",
             Self::Noted => "noted",
+            Self::Differs => "differs",
         }
     }
 }
@@ -44,11 +47,14 @@ pub struct Criterion {
     pub at_most: Option<f64>,
     /// How it ended.
     pub verdict: Verdict,
+    /// Why the value differs from the published one, if it does and the evidence is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub because: Option<String>,
 }
 
 impl Criterion {
     /// A criterion that accepts everything, still.
-    pub(super) fn new(
+    pub fn new(
         name: impl Into<String>,
         source: &'static str,
         published: impl Into<String>,
@@ -63,41 +69,70 @@ impl Criterion {
             at_least: None,
             at_most: None,
             verdict: Verdict::Pass,
+            because: None,
         };
         criterion.judge();
         criterion
     }
 
     /// States the unit.
-    pub(super) const fn in_unit(mut self, unit: &'static str) -> Self {
+    #[must_use]
+    pub const fn in_unit(mut self, unit: &'static str) -> Self {
         self.unit = unit;
         self
     }
 
     /// Accepts no less than this.
-    pub(super) fn at_least(mut self, least: f64) -> Self {
+    #[must_use]
+    pub fn at_least(mut self, least: f64) -> Self {
         self.at_least = Some(least);
         self.judge();
         self
     }
 
     /// Accepts no more than this.
-    pub(super) fn at_most(mut self, most: f64) -> Self {
+    #[must_use]
+    pub fn at_most(mut self, most: f64) -> Self {
         self.at_most = Some(most);
         self.judge();
         self
     }
 
     /// Accepts what is within `percent` of the published `value`.
-    pub(super) fn within_percent(self, value: f64, percent: f64) -> Self {
+    #[must_use]
+    pub fn within_percent(self, value: f64, percent: f64) -> Self {
         let margin = value * percent / 100.0;
         self.at_least(value - margin).at_most(value + margin)
     }
 
     /// For comparison only, unless `applies`.
-    pub(super) fn judged_if(mut self, applies: bool) -> Self {
+    #[must_use]
+    pub fn judged_if(mut self, applies: bool) -> Self {
         if !applies {
             self.verdict = Verdict::Noted;
+        }
+        self
+    }
+
+    /// A value outside the range is no failure if it has this reason: only if all of the `evidence`, which
+    /// are criteria of their own, was judged and holds.
+    #[must_use]
+    pub fn explained_by(mut self, reason: impl Into<String>, evidence: &[Self]) -> Self {
+        let is_shown = !evidence.is_empty()
+            && evidence
+                .iter()
+                .all(|criterion| criterion.verdict == Verdict::Pass);
+        if self.verdict == Verdict::Fail && self.measured.is_some() && is_shown {
+            self.verdict = Verdict::Differs;
+            let names: Vec<_> = evidence
+                .iter()
+                .map(|criterion| format!("“{}”", criterion.name))
+                .collect();
+            self.because = Some(format!(
+                "{} (evidence: {})",
+                reason.into(),
+                names.join(", ")
+            ));
         }
         self
     }
@@ -126,7 +161,7 @@ impl Criterion {
 }
 
 /// Three significant digits, all digits before the point.
-pub(super) fn figure(value: f64) -> String {
+pub fn figure(value: f64) -> String {
     let decimals = match value.abs() {
         0.0 => 0,
         small if small < 0.1 => 4,
@@ -170,6 +205,31 @@ mod tests {
             Verdict::Noted
         );
         assert_eq!(of(9.0).at_most(3.0).judged_if(true).verdict, Verdict::Fail);
+    }
+
+    #[test]
+    fn a_difference_is_explained_by_evidence_only() {
+        let good = of(1.0).at_least(0.5);
+        let bad = of(1.0).at_least(2.0);
+        let noted = of(1.0).judged_if(false);
+        let explained = |evidence: &[Criterion]| of(9.0).at_most(3.0).explained_by("x", evidence);
+        let differs = explained(std::slice::from_ref(&good));
+        assert_eq!(differs.verdict, Verdict::Differs);
+        assert_eq!(differs.because.as_deref(), Some("x (evidence: “x”)"));
+        for evidence in [
+            vec![],
+            vec![bad],
+            vec![noted],
+            vec![good.clone(), of(f64::NAN)],
+        ] {
+            let criterion = explained(&evidence);
+            assert_eq!(criterion.verdict, Verdict::Fail, "{evidence:?}");
+            assert_eq!(criterion.because, None);
+        }
+        let passed = of(2.0).at_most(3.0).explained_by("x", &[good.clone()]);
+        assert_eq!((passed.verdict, passed.because), (Verdict::Pass, None));
+        let nothing = of(f64::NAN).explained_by("x", &[good]);
+        assert_eq!(nothing.verdict, Verdict::Fail);
     }
 
     #[test]

@@ -9,8 +9,8 @@ pub mod replay;
 mod report;
 mod validation;
 
-pub use criterion::{Criterion, Verdict};
-pub use figure::svg;
+pub use crate::figure::svg;
+pub use criterion::{Criterion, Verdict, figure};
 pub use mobifs_charts::PlotError;
-pub use report::table;
+pub use report::{criteria_table, size, table};
 pub use validation::{DeviceUnderTest, Extent, Validation, validate};

@@ -120,6 +120,19 @@ fn write_persistence(text: &mut String, result: &Persistence) -> std::fmt::Resul
     writeln!(text, "crossover: {}", result.crossover.text())
 }
 
+/// A table of criteria, and below it the reasons of those that differ.
+pub fn criteria_table(criteria: &[Criterion]) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _written = write_criteria(&mut text, criteria);
+    for criterion in criteria {
+        if let Some(because) = &criterion.because {
+            let _written = writeln!(text, "{} differs: {because}", criterion.name);
+        }
+    }
+    text
+}
+
 fn write_criteria(text: &mut String, criteria: &[Criterion]) -> std::fmt::Result {
     let rows: Vec<[String; 6]> = criteria.iter().map(row).collect();
     let head = [
@@ -163,7 +176,7 @@ fn row(criterion: &Criterion) -> [String; 6] {
 }
 
 /// `4 KiB`, `97.7 MiB`
-pub(super) fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut unit = "B";
     for larger in ["KiB", "MiB", "GiB"] {

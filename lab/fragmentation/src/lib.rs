@@ -35,7 +35,7 @@ pub use image::fuzzing;
 pub use kind::Kind;
 pub use measure::{Options, Outcome, measure};
 pub use names::shown;
-pub use page::page;
+pub use page::{STYLE, layouts, page};
 pub use report::{Report, SCHEMA};
 pub use shape::{FS_LEVELS, FileShape, Pieces, Run, level};
 pub use table::table;

@@ -14,7 +14,8 @@ use crate::names::{number, size};
 use crate::report::Report;
 use crate::table::percent;
 
-const STYLE: &str = include_str!("style.css");
+/// The style of the page, for others that show [`layouts`].
+pub const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 
 /// The page.
@@ -53,6 +54,15 @@ pub fn page(outcome: &Outcome) -> Result<String, PlotError> {
         "</main><div id=\"tip\" hidden></div><script>{SCRIPT}</script></body></html>"
     );
     Ok(body)
+}
+
+/// Only the pictures of where files lie, as parts of another page with the same [`STYLE`].
+#[must_use]
+pub fn layouts(outcome: &Outcome) -> String {
+    let places = outcome.places.iter().enumerate();
+    places
+        .map(|(number, place)| map::section(place, number))
+        .collect()
 }
 
 fn what(report: &Report) -> String {
