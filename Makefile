@@ -10,7 +10,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 .PHONY: help setup build static install install-lab install-sqlite uninstall demo test check explore lint test-32bit targets bench bench-flash bench-recovery \
 	bench-responsiveness bench-neighbours bench-native bench-record sim-native room room-f2fs bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs native-campaign native-guest native-systemd systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
-	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers wheel clean
+	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers frag-report wheel clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -215,6 +215,11 @@ soak: ## Long load by stress-ng, fio, dbench and others; nothing may stay (SOAK_
 servers: ## PostgreSQL, MariaDB, Redis on a mount: kills, power cuts (SERVERS_FLAGS, root)
 	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli
 	python3 scripts/servers.py $(SERVERS_FLAGS)
+
+frag-report: ## Published experiments with fragmented files as a page, criteria beside each (OUT, FULL=1, SEED, root)
+	cargo build --release --locked -p mobifs-lab-cli
+	target/release/mobifs-lab frag experiment all --out $(or $(OUT),target/frag-report) --seed $(or $(SEED),1) \
+		$(if $(filter 1,$(FULL)),--full)
 
 clean: ## Remove build results and downloaded tools
 	cargo clean

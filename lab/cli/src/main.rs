@@ -132,6 +132,8 @@ mod tests {
             "frag age --resume --image I",
             "frag age --fill high --holes severe --delete 5MB DIR",
             "frag measure --csv F --html P --top 5 --read-within 30 --no-sync DIR FILE IMAGE",
+            "frag experiment sqlite scan --out D --json --seed 3",
+            "frag experiment all --full",
             "sim --policy tpl --against ext4 --device ufs31 --json T",
             "sim --policy tpl:age_max_ms=9 --policy ideal --format parquet -o F T T",
             "figures -o DIR --strict --png T T",

@@ -1,12 +1,14 @@
 //! `mobifs frag`
 
 mod age;
+mod experiment;
 mod measure;
 
 use clap::{Args, Subcommand};
 
 use crate::failure::Failure;
 use age::AgeArguments;
+use experiment::ExperimentArguments;
 use measure::MeasureArguments;
 
 #[derive(Debug, Args)]
@@ -24,11 +26,15 @@ enum FragCommand {
     /// Age a filesystem as phones do, the same way from the same seed
     #[command(after_help = age::HELP)]
     Age(AgeArguments),
+    /// Repeat published experiments with fragmented files on real filesystems; takes root
+    #[command(after_help = experiment::HELP)]
+    Experiment(ExperimentArguments),
 }
 
 pub(crate) fn run(arguments: &FragArguments) -> Result<(), Failure> {
     match &arguments.command {
         FragCommand::Measure(arguments) => measure::run(arguments),
         FragCommand::Age(arguments) => age::run(arguments),
+        FragCommand::Experiment(arguments) => experiment::run(arguments),
     }
 }

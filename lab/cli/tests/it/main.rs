@@ -4,5 +4,6 @@ mod age;
 mod flash_experiments;
 mod flash_serve;
 mod frag;
+mod frag_experiment;
 mod sim;
 mod trace;

@@ -1,0 +1,378 @@
+//! A filesystem on a served flash device: made, mounted, looked at, and gone with the value.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use mobifs_device_model::{Config, Parameter, Preset};
+use mobifs_device_server::{EndHandle, Reply, Request, Scale, ServeOptions, Served, ask};
+use rustix::fs::syncfs;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use serde::Serialize;
+use tempfile::TempDir;
+
+use crate::error::FragError;
+use crate::settings::Settings;
+
+/// How long a process that is just being started may keep a filesystem busy.
+const BUSY_MAX: Duration = Duration::from_secs(10);
+
+/// A filesystem of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Filesystem {
+    /// ext4, as S4's phones have it.
+    Ext4,
+    /// XFS.
+    Xfs,
+    /// btrfs.
+    Btrfs,
+}
+
+impl Filesystem {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
+        }
+    }
+}
+
+/// What phones read ahead, and Linux by default; a loop device over a file of a mount has more.
+const READ_AHEAD_KIB: u32 = 128;
+
+/// Where the kernel has a device's window of read-ahead.
+fn read_ahead_setting(device: &Path) -> PathBuf {
+    let name = device.file_name().unwrap_or_default();
+    Path::new("/sys/block")
+        .join(name)
+        .join("queue/read_ahead_kb")
+}
+
+/// The tables of inodes are left as they are: zeros.
+const MKFS_EXT4: &str = "lazy_itable_init=1,lazy_journal_init=1,nodiscard";
+/// Else the kernel writes them in the background while others are timed.
+const MOUNT_EXT4: &str = "noinit_itable";
+
+/// What disk is wanted.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) filesystem: Filesystem,
+    pub(crate) size_bytes: u64,
+    /// Size of the device's mapping cache, where it is not that of the preset.
+    pub(crate) mapping_cache_bytes: Option<u64>,
+    pub(crate) seed: u64,
+}
+
+impl Wanted {
+    pub(crate) const fn ext4(size_bytes: u64, seed: u64) -> Self {
+        Self {
+            filesystem: Filesystem::Ext4,
+            size_bytes,
+            mapping_cache_bytes: None,
+            seed,
+        }
+    }
+}
+
+/// What the device has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Counts {
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+    pub(crate) flushes: u64,
+    pub(crate) bytes_read: u64,
+    pub(crate) bytes_written: u64,
+    /// Sum of the latencies of all commands, in ms. One was under way at a time, because the device
+    /// does not wait.
+    pub(crate) busy_ms: f64,
+    /// Time in which commands or work in the background were under way.
+    pub(crate) active_ns: u64,
+}
+
+impl Counts {
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        Self {
+            reads: self.reads - before.reads,
+            writes: self.writes - before.writes,
+            flushes: self.flushes - before.flushes,
+            bytes_read: self.bytes_read - before.bytes_read,
+            bytes_written: self.bytes_written - before.bytes_written,
+            busy_ms: self.busy_ms - before.busy_ms,
+            active_ns: self.active_ns - before.active_ns,
+        }
+    }
+}
+
+/// A mounted filesystem on a device in virtual time. Whatever happens, it is unmounted, the device ended
+/// and the image removed when the value goes.
+pub(crate) struct Disk {
+    base: TempDir,
+    is_mounted: bool,
+    served: Option<Served>,
+    end: EndHandle,
+    wanted: Wanted,
+    /// The setting of the loop device as it was, for whoever gets the device next.
+    read_ahead_before: Option<String>,
+}
+
+impl Disk {
+    pub(crate) fn new(scratch: &Path, wanted: Wanted) -> Result<Self, FragError> {
+        const REASON: &str = "the experiment has a mapping cache of its own";
+        let base = tempfile::Builder::new()
+            .prefix("mobifs-frag-")
+            .tempdir_in(scratch)
+            .map_err(|error| FragError::io(scratch, error))?;
+        let mut config: Config = Preset::Emmc51.config()?;
+        if let Some(bytes) = wanted.mapping_cache_bytes {
+            config.mapping.cache_bytes = Parameter::assumed(bytes, REASON);
+        }
+        let options = ServeOptions {
+            image: base.path().join("image"),
+            size_bytes: Some(wanted.size_bytes),
+            config: Some(config),
+            seed: Some(wanted.seed),
+            scale: Scale::COUNT_ONLY,
+            journal: None,
+            nbd: None,
+            loop_device: true,
+            mountpoint: None,
+        };
+        let served = Served::start(&options)?;
+        let mut disk = Self {
+            base,
+            is_mounted: false,
+            end: served.end_handle(),
+            served: Some(served),
+            wanted,
+            read_ahead_before: None,
+        };
+        disk.read_ahead_as_phones()?;
+        disk.format()?;
+        let place = disk.root();
+        fs::create_dir(&place).map_err(|error| FragError::io(&place, error))?;
+        disk.mount()?;
+        Ok(disk)
+    }
+
+    fn device(&self) -> Result<PathBuf, FragError> {
+        let ready = self.served.as_ref().map(Served::ready);
+        ready
+            .and_then(|ready| ready.loop_device)
+            .ok_or(FragError::NoLoopDevice)
+    }
+
+    fn read_ahead_as_phones(&mut self) -> Result<(), FragError> {
+        let setting = read_ahead_setting(&self.device()?);
+        let at = |error| FragError::io(&setting, error);
+        self.read_ahead_before = Some(fs::read_to_string(&setting).map_err(at)?);
+        fs::write(&setting, READ_AHEAD_KIB.to_string()).map_err(at)
+    }
+
+    fn format(&self) -> Result<(), FragError> {
+        let name = self.wanted.filesystem.name();
+        let mut command = Command::new(format!("mkfs.{name}"));
+        match self.wanted.filesystem {
+            // No reserve for root, who does all this: how full it is would mean something else.
+            Filesystem::Ext4 => command.args(["-q", "-F", "-m", "0", "-E", MKFS_EXT4]),
+            Filesystem::Xfs => command.args(["-q", "-f", "-K"]),
+            Filesystem::Btrfs => command.args(["-q", "-f", "-K"]),
+        };
+        run(command.arg(self.device()?))?;
+        Ok(())
+    }
+
+    fn mount(&mut self) -> Result<(), FragError> {
+        let (device, root) = (self.device()?, self.root());
+        let options = match self.wanted.filesystem {
+            Filesystem::Ext4 => MOUNT_EXT4,
+            Filesystem::Xfs | Filesystem::Btrfs => "",
+        };
+        let options = std::ffi::CString::new(options).unwrap_or_default();
+        let kind = self.wanted.filesystem.name();
+        let flags = MountFlags::NOATIME;
+        let mounted = mount(&device, &root, kind, flags, Some(options.as_c_str()));
+        mounted.map_err(|errno| FragError::Mount {
+            what: format!("{kind} on {}", device.display()),
+            error: errno.into(),
+        })?;
+        self.is_mounted = true;
+        self.without_reserve()
+    }
+
+    /// ext4 keeps back up to 16 MiB for itself, which on a small disk is much of what is left at Full.
+    fn without_reserve(&self) -> Result<(), FragError> {
+        if self.wanted.filesystem != Filesystem::Ext4 {
+            return Ok(());
+        }
+        let device = self.device()?;
+        let name = device.file_name().unwrap_or_default();
+        let setting = Path::new("/sys/fs/ext4")
+            .join(name)
+            .join("reserved_clusters");
+        fs::write(&setting, "0").map_err(|error| FragError::io(&setting, error))
+    }
+
+    /// Where the filesystem is mounted.
+    pub(crate) fn root(&self) -> PathBuf {
+        self.base.path().join("mnt")
+    }
+
+    /// Size of the device.
+    pub(crate) const fn size_bytes(&self) -> u64 {
+        self.wanted.size_bytes
+    }
+
+    /// Unmounts and mounts again: nothing of any file is in memory.
+    pub(crate) fn remount(&mut self) -> Result<(), FragError> {
+        self.unmount()?;
+        self.mount()
+    }
+
+    fn unmount(&mut self) -> Result<(), FragError> {
+        let root = self.root();
+        let begun = Instant::now();
+        loop {
+            match unmount(&root, UnmountFlags::empty()) {
+                Ok(()) => break,
+                Err(rustix::io::Errno::BUSY) if begun.elapsed() < BUSY_MAX => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(errno) => return Err(FragError::io(&root, errno.into())),
+            }
+        }
+        self.is_mounted = false;
+        Ok(())
+    }
+
+    /// Writes out all that is in memory, and what is then in the device's cache.
+    pub(crate) fn sync(&self) -> Result<(), FragError> {
+        let root = self.root();
+        let opened = File::open(&root).map_err(|error| FragError::io(&root, error))?;
+        syncfs(&opened).map_err(|errno| FragError::io(&root, errno.into()))
+    }
+
+    /// Waits until the device has ended its work in the background. Its clock goes on as real time does.
+    pub(crate) fn rest(&self, settings: &Settings) -> Result<(), FragError> {
+        const GLANCE: Duration = Duration::from_millis(100);
+        const REST_MAX: Duration = Duration::from_secs(60);
+        let begun = Instant::now();
+        let mut before = self.counts()?;
+        while begun.elapsed() < REST_MAX {
+            settings.check()?;
+            std::thread::sleep(GLANCE);
+            let now = self.counts()?;
+            if now.active_ns == before.active_ns {
+                break;
+            }
+            before = now;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn counts(&self) -> Result<Counts, FragError> {
+        let image = self.base.path().join("image");
+        let stats = match ask(&image, &Request::Stats)? {
+            Reply::Stats { stats } => stats,
+            other => return Err(FragError::Unexpected(format!("{other:?}"))),
+        };
+        counts_of(&stats).ok_or_else(|| FragError::Unexpected(stats.to_string()))
+    }
+}
+
+/// The figures of a document of the served device; none if it has another form.
+fn counts_of(stats: &serde_json::Value) -> Option<Counts> {
+    const SECTOR_BYTES: u64 = 512;
+    let device = stats.get("device")?;
+    let mut counts = Counts {
+        bytes_read: device.get("host_sectors_read")?.as_u64()? * SECTOR_BYTES,
+        bytes_written: device.get("host_sectors_written")?.as_u64()? * SECTOR_BYTES,
+        active_ns: device.get("active_ns")?.as_u64()?,
+        ..Counts::default()
+    };
+    for entry in device.get("commands")?.as_array()? {
+        let commands = entry.get("commands")?.as_u64()?;
+        match entry.get("kind")?.as_str()? {
+            "read" => counts.reads += commands,
+            "write" | "reliable_write" => counts.writes += commands,
+            "flush" => counts.flushes += commands,
+            _ => {}
+        }
+        counts.busy_ms += commands as f64 * entry.get("latency")?.get("mean_ns")?.as_f64()? / 1e6;
+    }
+    Some(counts)
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if self.is_mounted && self.unmount().is_err() {
+            // Better without the name than mounted for ever.
+            let _detached = unmount(self.root(), UnmountFlags::DETACH);
+        }
+        if let (Ok(device), Some(before)) = (self.device(), &self.read_ahead_before) {
+            // The device is about to go; nothing else depends on it.
+            let _restored = fs::write(read_ahead_setting(&device), before.trim());
+        }
+        let Some(served) = self.served.take() else {
+            return;
+        };
+        let ended = self.end.end().is_ok() && self.end.wait_for_users(BUSY_MAX);
+        if !ended {
+            let _aborted = self.end.end_now();
+        }
+        // The image goes with the directory, so its state need not be right.
+        let _saved = served.wait();
+    }
+}
+
+/// Runs a program that must succeed.
+pub(crate) fn run(command: &mut Command) -> Result<String, FragError> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().map_err(|error| match error.kind() {
+        ErrorKind::NotFound => FragError::NoProgram(program.clone()),
+        _ => FragError::io(Path::new(&program), error),
+    })?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() {
+        return Ok(text(&output.stdout));
+    }
+    let said = text(&output.stderr);
+    let last = said.lines().next_back().unwrap_or_default().to_owned();
+    Err(FragError::Program {
+        program,
+        status: output.status,
+        said: last,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_counts_of_a_device_are_read_from_its_document() {
+        let kind = |kind: &str, commands: u64, mean_ns: f64| json!({ "kind": kind, "commands": commands, "latency": { "mean_ns": mean_ns } });
+        let stats = json!({ "device": {
+            "active_ns": 5, "host_sectors_read": 8, "host_sectors_written": 16,
+            "commands": [kind("read", 2, 1e6), kind("write", 3, 2e6), kind("flush", 1, 5e5)],
+        } });
+        let counts = counts_of(&stats).unwrap();
+        assert_eq!((counts.reads, counts.writes, counts.flushes), (2, 3, 1));
+        assert_eq!((counts.bytes_read, counts.bytes_written), (4096, 8192));
+        assert!((counts.busy_ms - 8.5).abs() < 1e-9);
+        let later = Counts {
+            reads: 5,
+            busy_ms: 9.5,
+            ..counts
+        };
+        assert_eq!(later.since(&counts).reads, 3);
+        assert_eq!(counts_of(&json!({ "device": {} })), None);
+    }
+}
