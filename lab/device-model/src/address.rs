@@ -62,6 +62,13 @@ pub(crate) fn pieces(start: Sector, sectors: u32) -> impl Iterator<Item = Piece>
     })
 }
 
+/// The pages of which `sectors` sectors from `start` have a part.
+pub(crate) fn pages_of(start: Sector, sectors: u32) -> core::ops::Range<u32> {
+    let per_page = u64::from(SECTORS_PER_PAGE);
+    let end = (start.0 + u64::from(sectors)).div_ceil(per_page);
+    (start.0 / per_page) as u32..end as u32
+}
+
 /// The pages that lie wholly inside `sectors` sectors from `start`.
 pub(crate) fn whole_pages(start: Sector, sectors: u32) -> core::ops::Range<u32> {
     let per_page = u64::from(SECTORS_PER_PAGE);

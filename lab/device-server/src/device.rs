@@ -21,6 +21,17 @@ pub(crate) trait Device: Send {
         durable: bool,
     ) -> Result<VirtualNs, Refusal>;
 
+    /// Writes whole pages that have the content of others already, by sharing it; promises what a
+    /// write promises that is not durable. None: it is not the same content, or cannot be shared
+    /// now, and nothing has changed.
+    fn share(
+        &mut self,
+        at: VirtualNs,
+        from: u64,
+        to: u64,
+        data: &[u8],
+    ) -> Result<Option<VirtualNs>, Refusal>;
+
     /// Makes durable what was done before `at`.
     fn flush(&mut self, at: VirtualNs) -> Result<VirtualNs, Refusal>;
 

@@ -301,6 +301,48 @@ impl<M: Medium> Device<M> {
         Ok(completion)
     }
 
+    /// Writes whole pages whose content is that of others, by sharing it; promises what a plain
+    /// write promises. None if `from` has another content, or cannot be shared now: nothing has
+    /// changed then, and a write is what there is.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn share(
+        &mut self,
+        at: VirtualNs,
+        from: Sector,
+        to: Sector,
+        content: &[u8],
+    ) -> Result<Option<Completion>, DeviceError> {
+        let sectors = sectors_of(content.len())?;
+        // What has come into the cells meanwhile counts.
+        self.advance(at)?;
+        if self.model.is_powered() && !self.has(from, content)? {
+            return Ok(None);
+        }
+        let numbers = self.model.next_version();
+        let completion = match self.submit(at, &Command::Share { from, to, sectors }) {
+            Err(DeviceError::Command(CommandError::NotShareable)) => return Ok(None),
+            other => other?,
+        };
+        self.write_content(numbers, to, content, WriteKind::Plain);
+        self.follow(None);
+        Ok(Some(completion))
+    }
+
+    /// Whether this is there, exactly.
+    fn has(&mut self, start: Sector, content: &[u8]) -> io::Result<bool> {
+        let end = start
+            .0
+            .saturating_add((content.len() / SECTOR_BYTES) as u64);
+        if end > self.model.sectors() {
+            return Ok(false);
+        }
+        let mut found = vec![0; content.len()];
+        self.read_content(start, &mut found)?;
+        Ok(found == content)
+    }
+
     fn run(&mut self, at: VirtualNs, command: &Command<'_>) -> Result<Completion, DeviceError> {
         let completion = self.submit(at, command)?;
         self.follow(None);

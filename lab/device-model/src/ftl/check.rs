@@ -23,10 +23,10 @@ impl Ftl {
     /// Checks, in time proportional to the device:
     ///
     /// * each mapped page, mapping page and page of the log is in one programmed slot of
-    ///   a block that is not erased, and no slot has two;
+    ///   a block that is not erased, and slots have several only of pages that share them;
     /// * the number beside the content of a slot is its owner's, or an override says
-    ///   whose it is;
-    /// * each block's count of current slots is right;
+    ///   whose it is as well;
+    /// * each block's count of current owners is right;
     /// * free lists, frontiers and states agree; the mapping cache keeps its size.
     pub(crate) fn check(&self) -> Result<(), InvariantError> {
         self.check_places()?;
@@ -44,6 +44,10 @@ impl Ftl {
             };
             self.check_place(owner, kind, slot)?;
             let other = taken.insert(slot, owner);
+            let is_data = matches!(kind, Owner::Data(_));
+            let other = other.filter(|&other| {
+                !(is_data && matches!(self.geometry.owner(other), Owner::Data(_)))
+            });
             hold(other.is_none(), || {
                 format!("slot {slot} has {other:?} and {owner}")
             })?;
@@ -52,7 +56,7 @@ impl Ftl {
         for (number, block) in self.cells.blocks.iter().enumerate() {
             hold(block.valid == valid[number], || {
                 format!(
-                    "block {number} counts {} current slots and has {}",
+                    "block {number} counts {} current owners and has {}",
                     block.valid, valid[number]
                 )
             })?;
@@ -72,12 +76,17 @@ impl Ftl {
             block.state != BlockState::Free && offset < block.next_slot,
             || format!("{kind:?} is in slot {slot}, which is not programmed"),
         )?;
-        let beside = match self.log.overrides.get(&slot) {
-            Some(&lpn) => Some(lpn),
-            None => self.cells.owner(slot),
+        let beside = self.cells.owner(slot);
+        let is_its = match kind {
+            Owner::Data(lpn) => {
+                (beside == Some(owner)) != self.log.overrides.contains(&(slot, lpn))
+            }
+            Owner::Map(_) | Owner::Log(_) => beside == Some(owner),
         };
-        hold(beside == Some(owner), || {
-            format!("{kind:?} is in slot {slot}, which belongs to {beside:?}")
+        hold(is_its, || {
+            format!(
+                "{kind:?} is in slot {slot}, which belongs to {beside:?} and no override agrees"
+            )
         })
     }
 

@@ -39,9 +39,11 @@ impl Ftl {
                 continue;
             }
             let slots = self.slots_in(block.mode);
-            let frees = slots - block.valid >= self.geometry.slots_per_page;
+            let frees = slots.saturating_sub(block.valid) >= self.geometry.slots_per_page;
             // Folding gains room by the denser mode of cells.
-            if (!frees && pool == Pool::Main) || block.valid * 100 > slots * valid_percent_max {
+            if (!frees && pool == Pool::Main)
+                || block.valid.min(slots) * 100 > slots * valid_percent_max
+            {
                 continue;
             }
             let cost = match self.policy.victim {
@@ -71,10 +73,12 @@ impl Ftl {
         while collection.next < end && owners.len() < portion as usize {
             let slot = first + collection.next;
             collection.next += 1;
-            let Some(owner) = self.current_owner(slot) else {
+            // Each owner of a shared slot gets a copy with its own number beside it.
+            let before = owners.len();
+            owners.extend(self.current_owners(slot));
+            if owners.len() == before {
                 continue;
-            };
-            owners.push(owner);
+            }
             run = Some(match run {
                 Some((start, count)) if self.same_row(start, slot) => {
                     (start, count.max(slot - start + 1))
@@ -232,6 +236,8 @@ impl Ftl {
         let most = main().map(|(_, block)| block.erases).max();
         let least = main()
             .filter(|(_, block)| block.state == BlockState::Full && block.stream != Stream::Map)
+            // Shared slots become several.
+            .filter(|(_, block)| block.valid <= self.slots_in(block.mode))
             .min_by_key(|(_, block)| block.erases);
         let (Some(most), Some((number, block))) = (most, least) else {
             return;

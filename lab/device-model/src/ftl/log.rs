@@ -4,12 +4,13 @@
 //!
 //! A remapped page keeps the old number beside its content. `overrides` has its present owner:
 //! garbage collection uses it, a power-on rebuilds it from the log, and a compaction of the log
-//! writes it out before it drops the records.
+//! writes it out before it drops the records. A shared page is one more owner of a slot; whatever
+//! moves the slot gives each owner a copy of its own, so that sharing ends there.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::geometry::{ENTRIES_PER_MAP_PAGE, Geometry};
+use super::geometry::{ENTRIES_PER_MAP_PAGE, Geometry, Owner};
 use super::remap::Record;
 use super::resources::Ns;
 use super::{Cause, Ftl, InFlight, Stream, Undo};
@@ -45,17 +46,16 @@ impl Ftl {
             let slot = self.map.slot(from + offset);
             slots.push(slot.map_or(0, |slot| slot + 1));
             if let Some(replaced) = self.map.slot(to + offset) {
-                self.invalidate(replaced, now);
+                self.invalidate(replaced, Owner::Data(to + offset), now);
             }
             if slot.is_some() || self.map.slot(to + offset).is_some() {
                 self.map.set(to + offset, slot, seq);
             }
             if let Some(slot) = slot {
                 self.map.set(from + offset, None, seq);
-                if self.cells.owner(slot) == Some(to + offset) {
-                    self.log.overrides.remove(&slot);
-                } else {
-                    self.log.overrides.insert(slot, to + offset);
+                self.log.overrides.remove(&(slot, from + offset));
+                if self.cells.owner(slot) != Some(to + offset) {
+                    self.log.overrides.insert((slot, to + offset));
                 }
             }
         }
@@ -70,6 +70,68 @@ impl Ftl {
             to,
             slots,
         });
+        known
+    }
+
+    /// Gives the content of pages to others as well, without moving it: (from, to) pairs, all of
+    /// whose `from` have content in the cells. Nothing that follows starts before the log is in
+    /// the cells, so that a power cut finds all of it or none. Says when it is.
+    pub(crate) fn share(&mut self, pairs: &[(u32, u32)], now: Ns) -> Ns {
+        self.make_table_room(pairs.len() as u32, now);
+        self.make_room(now);
+        // The log must not name a slot that is not in the cells yet.
+        let settled = self.in_flight.iter().map(|op| op.done).fold(now, Ns::max);
+        let mut done = self.append_to_log(pairs.len() as u32, settled);
+        let mut rest = pairs;
+        while let Some(&(_, first)) = rest.first() {
+            let page = Geometry::map_page_of(first);
+            let follows = |(offset, &(_, to)): (usize, &(u32, u32))| {
+                to == first + offset as u32 && Geometry::map_page_of(to) == page
+            };
+            let count = rest.iter().enumerate().take_while(|&pair| follows(pair));
+            let (part, behind) = rest.split_at(count.count());
+            rest = behind;
+            done = done.max(self.share_part(part, done));
+        }
+        done
+    }
+
+    /// Shares with pages whose entries follow one another in one mapping page.
+    fn share_part(&mut self, pairs: &[(u32, u32)], now: Ns) -> Ns {
+        let Some(&(_, first)) = pairs.first() else {
+            return now;
+        };
+        let mut known = now;
+        for &(from, _) in pairs {
+            known = known.max(self.touch(Geometry::map_page_of(from), now));
+        }
+        let page = Geometry::map_page_of(first);
+        let known = self.touch(page, known);
+        // From here on no mapping page is written, as in `remap_part`.
+        let seq = self.cells.take_seq();
+        let mut slots = Vec::with_capacity(pairs.len());
+        for &(from, to) in pairs {
+            let slot = self.map.slot(from);
+            slots.push(slot.map_or(0, |slot| slot + 1));
+            let replaced = self.map.slot(to);
+            if replaced == slot {
+                continue;
+            }
+            if let Some(replaced) = replaced {
+                self.invalidate(replaced, Owner::Data(to), now);
+            }
+            self.map.set(to, slot, seq);
+            if let Some(slot) = slot {
+                self.cells.blocks[self.geometry.block_of(slot) as usize].valid += 1;
+                if self.cells.owner(slot) != Some(to) {
+                    self.log.overrides.insert((slot, to));
+                }
+            }
+        }
+        let programmable_at = &mut self.map.programmable_at[page as usize];
+        *programmable_at = (*programmable_at).max(now);
+        let to = first;
+        self.record(Record::Shared { seq, to, slots });
         known
     }
 
@@ -96,7 +158,7 @@ impl Ftl {
             for lpn in part.clone() {
                 if let Some(slot) = self.map.slot(lpn) {
                     self.map.set(lpn, None, seq);
-                    self.invalidate(slot, done);
+                    self.invalidate(slot, Owner::Data(lpn), done);
                 }
             }
             let programmable_at =
@@ -186,7 +248,7 @@ impl Ftl {
         let done = done.max(self.mapping_written_at(now));
         self.resources.floor = self.resources.floor.max(done);
         let old: Vec<u32> = self.log.pages.keys().copied().collect();
-        let overrides: Vec<(u32, u32)> = self.log.overrides.iter().map(|(&s, &l)| (s, l)).collect();
+        let overrides: Vec<(u32, u32)> = self.log.overrides.iter().copied().collect();
         let mut done = done;
         for part in overrides.chunks(self.policy.log_entries_per_page as usize) {
             let number = self.free_log_number();
@@ -199,7 +261,7 @@ impl Ftl {
         for number in old {
             if let Some(page) = self.log.pages.remove(&number) {
                 if let Some(slot) = page.slot {
-                    self.invalidate(slot, done);
+                    self.invalidate(slot, Owner::Log(number), done);
                 }
                 dropped.insert(number, page);
             }
@@ -230,7 +292,7 @@ impl Ftl {
                 .overrides
                 .iter()
                 .take(excess.min(portion))
-                .map(|(&slot, &lpn)| (slot, lpn))
+                .copied()
                 .collect();
             let mut read_at = now;
             for &(slot, _) in &moved {

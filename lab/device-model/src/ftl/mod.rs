@@ -195,24 +195,28 @@ impl Ftl {
     }
 
     /// The owner of a slot's current content; none if it is obsolete, padding or unreadable.
-    /// The number beside the content is not enough: a remap gives it to another page.
-    fn current_owner(&self, slot: u32) -> Option<u32> {
-        let owner = match self.log.overrides.get(&slot) {
-            Some(&lpn) => lpn,
-            None => self.cells.owner(slot)?,
-        };
-        (self.place_of(self.geometry.owner(owner)) == Some(slot)).then_some(owner)
+    /// The number beside the content is not enough: a remap gives it to another page, and a
+    /// shared slot has several owners.
+    fn current_owners(&self, slot: u32) -> impl Iterator<Item = u32> + '_ {
+        let others = self.log.overrides.range((slot, 0)..=(slot, u32::MAX));
+        let named = self.cells.owner(slot);
+        named
+            .into_iter()
+            .chain(others.map(|&(_, lpn)| lpn))
+            .filter(move |&owner| self.place_of(self.geometry.owner(owner)) == Some(slot))
     }
 
-    /// The content of a slot is no longer current. Until `at` it may be the only copy
+    /// The content of a slot is no longer `owner`'s. Until `at` it may be the only copy
     /// that survives a power cut.
-    fn invalidate(&mut self, slot: u32, at: Ns) {
+    fn invalidate(&mut self, slot: u32, owner: Owner, at: Ns) {
         let block = &mut self.cells.blocks[self.geometry.block_of(slot) as usize];
         debug_assert!(block.valid > 0, "an obsolete slot was counted as current");
         block.valid -= 1;
         block.superseded_at = block.superseded_at.max(at);
-        if !self.log.overrides.is_empty() {
-            self.log.overrides.remove(&slot);
+        if let Owner::Data(lpn) = owner
+            && !self.log.overrides.is_empty()
+        {
+            self.log.overrides.remove(&(slot, lpn));
         }
     }
 
@@ -332,7 +336,7 @@ impl Ftl {
         self.map.slot(lpn).is_some()
     }
 
-    /// Slots whose content is another page's than the number beside it says.
+    /// Pages whose content is in a slot with another number beside it.
     pub(crate) fn remapped_pages(&self) -> usize {
         self.log.overrides.len()
     }

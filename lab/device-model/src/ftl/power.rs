@@ -233,13 +233,19 @@ impl Ftl {
                     found
                         .extend(moved.filter_map(|(lpn, &slot)| Some((slot.checked_sub(1)?, lpn))));
                 }
+                Record::Shared { to, slots, .. } => {
+                    let shared = (*to..).zip(slots);
+                    found.extend(
+                        shared.filter_map(|(lpn, &slot)| Some((slot.checked_sub(1)?, lpn))),
+                    );
+                }
                 Record::Override { slot, lpn } => found.push((*slot, *lpn)),
                 Record::Discarded { .. } => {}
             }
         }
         for (slot, lpn) in found {
             if self.map.slot(lpn) == Some(slot) && self.cells.owner(slot) != Some(lpn) {
-                self.log.overrides.insert(slot, lpn);
+                self.log.overrides.insert((slot, lpn));
             }
         }
     }
@@ -298,6 +304,12 @@ fn events_of(record: &Record, found: &mut impl FnMut(Event)) {
                 };
                 found(event(to + offset, slot));
                 found(event(from + offset, None));
+            }
+        }
+        Record::Shared { seq, to, slots } => {
+            for (lpn, &slot) in (*to..).zip(slots) {
+                let (seq, slot) = (*seq, slot.checked_sub(1));
+                found(Event { seq, lpn, slot });
             }
         }
         Record::Discarded { seq, start, count } => {

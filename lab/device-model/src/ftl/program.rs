@@ -208,7 +208,7 @@ impl Ftl {
         }
         self.cells.blocks[self.geometry.block_of(slot) as usize].valid += 1;
         if let Some(before) = before {
-            self.invalidate(before, done);
+            self.invalidate(before, kind, done);
         }
         known
     }

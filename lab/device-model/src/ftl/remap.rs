@@ -1,6 +1,6 @@
-//! The records of the log of remaps and discards, and the owner of each remapped slot.
+//! The records of the log of remaps and discards, and the further owners of slots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A change of the mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub(super) enum Record {
         to: u32,
         slots: Vec<u32>,
     },
+    /// The pages from `to` on are in `slots` (slot + 1) as well; what had them keeps them.
+    Shared { seq: u64, to: u32, slots: Vec<u32> },
     /// `count` pages from `start` on are unmapped.
     Discarded { seq: u64, start: u32, count: u32 },
     /// An entry of `overrides` at a compaction.
@@ -34,8 +36,9 @@ pub(super) struct RemapLog {
     pub(super) pages: BTreeMap<u32, LogPage>,
     /// The page that was written last.
     pub(super) tail: Option<u32>,
-    /// slot → the page whose content it has, where the number in the cells differs.
-    pub(super) overrides: BTreeMap<u32, u32>,
+    /// Slots with the pages whose content they have, where the number in the cells differs.
+    /// A slot that is shared has several, besides the page of that number if it is still here.
+    pub(super) overrides: BTreeSet<(u32, u32)>,
 }
 
 impl RemapLog {
@@ -47,7 +50,7 @@ impl RemapLog {
 
     pub(super) fn memory_bytes(&self) -> usize {
         let moved = |record: &Record| match record {
-            Record::Moved { slots, .. } => slots.len() * 4,
+            Record::Moved { slots, .. } | Record::Shared { slots, .. } => slots.len() * 4,
             _ => 0,
         };
         let records = self.pages.values().flat_map(|page| &page.records);

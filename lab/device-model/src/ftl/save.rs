@@ -259,6 +259,13 @@ fn save_log_page(out: &mut Writer, number: u32, page: &LogPage) {
                 out.u32(*start);
                 out.u32(*count);
             }
+            Record::Shared { seq, to, slots } => {
+                out.u8(3);
+                out.u64(*seq);
+                out.u32(*to);
+                out.u32(slots.len() as u32);
+                slots.iter().for_each(|&slot| out.u32(slot));
+            }
             Record::Override { slot, lpn } => {
                 out.u8(2);
                 out.u32(*slot);
@@ -319,6 +326,15 @@ fn load_log_page(saved: &mut Reader<'_>, limits: Limits) -> Result<(u32, LogPage
                 possible(slot < limits.slots, "the mapping leads out of the flash")?;
                 let lpn = limits.pages(lpn, 1)?;
                 Record::Override { slot, lpn }
+            }
+            3 => {
+                let seq = limits.seq(saved)?;
+                let to = saved.u32()?;
+                let count = count(saved, 4)?;
+                let slots = (0..count).map(|_| limits.place(saved));
+                let slots: Vec<u32> = slots.collect::<Result<_, _>>()?;
+                let to = limits.pages(to, slots.len() as u32)?;
+                Record::Shared { seq, to, slots }
             }
             _ => return Err(LoadError::Damaged("a log record is of an unknown kind")),
         });

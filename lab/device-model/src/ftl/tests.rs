@@ -139,6 +139,38 @@ impl Fixture {
         done
     }
 
+    fn share(&mut self, count: u64) -> Ns {
+        let pages = u64::from(self.pages());
+        let mut pairs: Vec<(u32, u32)> = Vec::new();
+        for _ in 0..count {
+            let (from, to) = (
+                self.random.below(pages) as u32,
+                self.random.below(pages) as u32,
+            );
+            let is_free = |lpn| pairs.iter().all(|&(f, t)| t != lpn && f != lpn);
+            if self.ftl.is_mapped(from) && from != to && is_free(to) && is_free(from) {
+                pairs.push((from, to));
+            }
+        }
+        pairs.sort_unstable_by_key(|&(_, to)| to);
+        if pairs.is_empty() {
+            return self.now;
+        }
+        let contents: Vec<u64> = pairs
+            .iter()
+            .map(|&(from, _)| self.ftl.content(from))
+            .collect();
+        let begun = self.now;
+        let done = self.ftl.share(&pairs, begun);
+        let logged = self.ftl.resources.floor;
+        for (&(from, to), content) in pairs.iter().zip(contents) {
+            assert_eq!(self.ftl.content(to), content, "shared equals copied");
+            assert_eq!(self.ftl.content(from), content, "the source keeps it");
+            self.note(to, logged, content);
+        }
+        done
+    }
+
     /// A cut at a time: each page has what was last in the cells, or something later
     /// that was on its way and got there.
     fn cut(&mut self, at: Ns) {
@@ -169,7 +201,7 @@ impl Fixture {
     fn step(&mut self) {
         let pages = u64::from(self.pages());
         let place = self.random.below(pages) as u32;
-        match self.random.below(40) {
+        match self.random.below(44) {
             0..26 => {
                 let count = 1 + self.random.below(8) as u32;
                 self.write(place, count);
@@ -200,6 +232,16 @@ impl Fixture {
                 self.cut(self.now + running);
             }
             38 => self.cut(self.idle_at()),
+            39..42 => {
+                let count = 1 + self.random.below(20);
+                let done = self.share(count);
+                if self.random.below(4) == 0 {
+                    let running = self.random.below(done - self.now + 1);
+                    self.cut(self.now + running);
+                } else {
+                    self.now = self.now.max(done);
+                }
+            }
             _ => self.now += self.random.below(3_000_000),
         }
         self.ftl.upkeep(self.now);

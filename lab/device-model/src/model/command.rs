@@ -64,6 +64,17 @@ pub enum Command<'a> {
         /// Number of sectors.
         sectors: u32,
     },
+    /// Gives whole pages the content of others, which keep it, without moving it. Promises what a
+    /// plain write of that content promises: nothing before the next flush. Both have it until one
+    /// is written or discarded. Nothing of it may be in the write cache.
+    Share {
+        /// First sector of the content, the first of a page.
+        from: Sector,
+        /// First sector of what gets it, the first of a page.
+        to: Sector,
+        /// Number of sectors, whole pages.
+        sectors: u32,
+    },
     /// Secure remap (S4 §6.2.2): puts the content of whole pages under other addresses
     /// without moving it. `from` then reads as discarded. Durable when it ends; a power
     /// cut before finds all of it or none. Implies a flush.
@@ -124,11 +135,13 @@ pub enum CommandKind {
     Discard = 6,
     /// [`Command::Remap`].
     Remap = 7,
+    /// [`Command::Share`].
+    Share = 8,
 }
 
 impl CommandKind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Read,
         Self::Write,
         Self::ReliableWrite,
@@ -137,6 +150,7 @@ impl CommandKind {
         Self::Barrier,
         Self::Discard,
         Self::Remap,
+        Self::Share,
     ];
 
     /// The name in reports.
@@ -150,6 +164,7 @@ impl CommandKind {
             Self::Barrier => "barrier",
             Self::Discard => "discard",
             Self::Remap => "remap",
+            Self::Share => "share",
         }
     }
 }
@@ -169,6 +184,7 @@ impl Command<'_> {
             Self::Barrier => CommandKind::Barrier,
             Self::Discard { .. } => CommandKind::Discard,
             Self::Remap { .. } => CommandKind::Remap,
+            Self::Share { .. } => CommandKind::Share,
         }
     }
 }
@@ -207,18 +223,21 @@ pub enum CommandError {
     /// A length of zero sectors, or no parts.
     #[error("a command must name at least one sector")]
     Empty,
-    /// A remap that is not of whole pages.
-    #[error("a remap moves whole pages of 8 sectors")]
+    /// A remap or share that is not of whole pages.
+    #[error("a remap or share is of whole pages of 8 sectors")]
     NotWholePages,
-    /// A remap whose ranges overlap.
-    #[error("the ranges of a remap must not overlap")]
+    /// A remap or share whose ranges overlap.
+    #[error("the ranges of a remap or share must not overlap")]
     RemapOverlaps,
-    /// A remap of more pages than the configuration allows.
-    #[error("a remap moves at most {pages_max} pages")]
+    /// A remap or share of more pages than the configuration allows.
+    #[error("a remap or share is of at most {pages_max} pages")]
     RemapTooLarge {
         /// What is allowed.
         pages_max: u32,
     },
+    /// A share of what is not in the cells alone.
+    #[error("only content that is in the cells, and not newer in the cache, can be shared")]
+    NotShareable,
     /// The device has no power.
     #[error("the device has no power")]
     NoPower,

@@ -4,7 +4,8 @@ use mobifs_base::VirtualNs;
 
 use super::{Command, CommandError, Completion, Event, Model, PackedPart, WriteKind};
 use crate::address::{
-    PAGE_BYTES, Piece, SECTOR_BYTES, SECTORS_PER_PAGE, Sector, WHOLE_PAGE, pieces, whole_pages,
+    PAGE_BYTES, Piece, SECTOR_BYTES, SECTORS_PER_PAGE, Sector, WHOLE_PAGE, pages_of, pieces,
+    whole_pages,
 };
 use crate::config::WhenFull;
 use crate::ftl::{Cause, Ns, Stream};
@@ -91,7 +92,7 @@ impl Model {
                     .try_for_each(|part| self.check_range(part.start, part.sectors))
             }
             Command::Flush | Command::Barrier => Ok(()),
-            Command::Remap { from, to, sectors } => {
+            Command::Remap { from, to, sectors } | Command::Share { from, to, sectors } => {
                 self.check_range(from, sectors)?;
                 self.check_range(to, sectors)?;
                 if !(from.starts_page()
@@ -107,6 +108,11 @@ impl Model {
                 let pages_max = self.front_end.remap_pages_max.min(entries);
                 if sectors / SECTORS_PER_PAGE > pages_max {
                     return Err(CommandError::RemapTooLarge { pages_max });
+                }
+                let is_share = matches!(command, Command::Share { .. });
+                let pages = sectors / SECTORS_PER_PAGE;
+                if is_share && !self.can_share(from.page().0, to.page().0, pages) {
+                    return Err(CommandError::NotShareable);
                 }
                 Ok(())
             }
@@ -178,6 +184,13 @@ impl Model {
                 let begun = self.begin(self.front_end.write_overhead_ns, at);
                 self.discard(start, sectors, begun)
             }
+            Command::Share { from, to, sectors } => {
+                let region = self.region_of(to);
+                self.counters.region_sectors_written[region] += u64::from(sectors);
+                let begun = self.begin(self.front_end.write_overhead_ns, at);
+                let pages = sectors / SECTORS_PER_PAGE;
+                self.share(from.page().0, to.page().0, pages, begun)
+            }
             Command::Remap { from, to, sectors } => {
                 let begun = self.begin(self.front_end.write_overhead_ns, at);
                 let flushed = self.flush(begun);
@@ -201,12 +214,12 @@ impl Model {
         self.controller_free_at
     }
 
-    fn move_over_bus(&mut self, bytes: u64, ready: Ns) -> Ns {
+    pub(super) fn move_over_bus(&mut self, bytes: u64, ready: Ns) -> Ns {
         self.counters.bus_bytes += bytes;
         self.bus.transfer(bytes, ready)
     }
 
-    fn event(&mut self, event: Event) {
+    pub(super) fn event(&mut self, event: Event) {
         if self.record_events {
             self.events.push(event);
         }
@@ -223,7 +236,9 @@ impl Model {
             let (slot, ready) = if cached {
                 (None, at)
             } else {
-                self.ftl.locate(piece.lpn, at)
+                // What waits for the log is still where it came from.
+                let lpn = self.shares.source_of(piece.lpn).unwrap_or(piece.lpn);
+                self.ftl.locate(lpn, at)
             };
             if let (Some(run), Some(slot)) = (&mut run, slot)
                 && self.ftl.continues_run(run.slot, run.count, slot)
@@ -269,6 +284,7 @@ impl Model {
     fn write(&mut self, start: Sector, sectors: u32, kind: WriteKind, at: Ns) -> Ns {
         let region = self.region_of(start);
         self.counters.region_sectors_written[region] += u64::from(sectors);
+        let at = self.settle_shares(pages_of(start, sectors), at);
         if kind == WriteKind::Reliable || self.front_end.cache_pages == 0 {
             return self.write_through(start, sectors, at);
         }
@@ -327,6 +343,12 @@ impl Model {
         let mut batch = core::mem::take(&mut self.batch);
         self.cache.take_oldest(pages, &mut batch);
         if let Some(first) = batch.first() {
+            // Of an epoch nothing is in the cells before all of the earlier ones is.
+            let at = if self.shares.has_before(first.epoch) {
+                self.commit_shares(at)
+            } else {
+                at
+            };
             let (epoch, programs_end) = self.destaging;
             if first.epoch != epoch {
                 self.destaged_before_at = self.destaged_before_at.max(programs_end);
@@ -368,6 +390,11 @@ impl Model {
     /// Everything that was written before the last barrier goes into the cells. Says
     /// when it is there.
     fn destage_earlier_epochs(&mut self, at: Ns) -> Ns {
+        let at = if self.shares.has_before(self.epoch) {
+            self.commit_shares(at)
+        } else {
+            at
+        };
         while self
             .cache
             .oldest_epoch()
@@ -379,7 +406,7 @@ impl Model {
         if epoch < self.epoch {
             self.destaged_before_at = self.destaged_before_at.max(programs_end);
         }
-        let done = at.max(self.destaged_before_at);
+        let done = at.max(self.destaged_before_at).max(self.shares_logged_at);
         if self.epoch_first_version > 0 {
             self.event(Event::AllDurable {
                 version: self.epoch_first_version - 1,
@@ -390,12 +417,13 @@ impl Model {
     }
 
     fn flush(&mut self, at: Ns) -> Ns {
+        let at = self.commit_shares(at);
         let stream = self.stream_for(self.cache.waiting(), at);
         while self.cache.waiting() > 0 {
             self.destage_into(self.front_end.stripe_pages, stream, at);
         }
         let done = at.max(self.cache.last_leave().unwrap_or(0));
-        let done = done.max(self.destaging.1);
+        let done = done.max(self.destaging.1).max(self.shares_logged_at);
         if self.next_version > 0 {
             self.event(Event::AllDurable {
                 version: self.next_version - 1,
@@ -447,6 +475,7 @@ impl Model {
 
     fn discard(&mut self, start: Sector, sectors: u32, at: Ns) -> Ns {
         let pages = whole_pages(start, sectors);
+        let at = self.settle_shares(pages.clone(), at);
         let not_before = self.destage_earlier_epochs(at);
         if self.cache.waiting() > 0 {
             for lpn in pages.clone() {
@@ -473,6 +502,7 @@ fn extent(command: &Command<'_>) -> (Sector, u64) {
         }
         Command::Flush | Command::Barrier => (Sector(0), 0),
         Command::Remap { from, sectors, .. } => (from, u64::from(sectors)),
+        Command::Share { to, sectors, .. } => (to, u64::from(sectors)),
     }
 }
 

@@ -3,6 +3,7 @@
 mod command;
 mod execute;
 mod persist;
+mod shares;
 mod stats;
 mod write_cache;
 
@@ -18,6 +19,7 @@ pub use stats::{CommandStats, EnergyStats, LatencyStats, RegionStats, Stats, Wea
 use crate::address::{Lpn, PAGE_BYTES, SECTORS_PER_PAGE};
 use crate::config::{Config, ConfigError, WhenFull};
 use crate::ftl::{Bus, Ftl, InvariantError, Ns, ns_of_us};
+use shares::ShareQueue;
 use stats::Counters;
 use write_cache::{Dirty, WriteCache};
 
@@ -65,6 +67,9 @@ pub struct Model {
     ftl: Ftl,
     bus: Bus,
     cache: WriteCache,
+    shares: ShareQueue,
+    /// When the log has the last that was shared.
+    shares_logged_at: Ns,
     /// Barriers so far.
     epoch: u64,
     /// Number of the next write to a page.
@@ -129,6 +134,8 @@ impl Model {
             capacity_bytes,
             ftl,
             cache: WriteCache::default(),
+            shares: ShareQueue::default(),
+            shares_logged_at: 0,
             epoch: 0,
             next_version: 0,
             epoch_first_version: 0,

@@ -42,6 +42,8 @@ impl Model {
         self.now = at.0;
         self.powered = false;
         self.cache.clear();
+        self.shares.clear();
+        self.shares_logged_at = 0;
         self.outstanding.clear();
         self.events.clear();
         self.controller_free_at = at.0;
@@ -89,7 +91,7 @@ impl Model {
     /// # Errors
     /// The write cache has unflushed pages.
     pub fn save(&self) -> Result<Vec<u8>, SaveError> {
-        if self.cache.waiting() > 0 {
+        if self.cache.waiting() > 0 || !self.shares.is_empty() {
             return Err(SaveError::NotFlushed);
         }
         let mut out = Writer::default();

@@ -7,8 +7,8 @@
 
 use crate::support::small_config;
 use mobifs_device_model::{
-    Command, CommandError, Config, ConfigError, Device, DeviceError, Keep, LoadError, MemoryMedium,
-    Model, Preset, SaveError, Sector, Stats, VirtualNs, WriteKind,
+    Command, CommandError, Config, ConfigError, Device, DeviceError, Keep, LoadError, Lpn,
+    MemoryMedium, Model, Preset, SaveError, Sector, Stats, VirtualNs, WriteKind,
 };
 
 const PLAIN: WriteKind = WriteKind::Plain;
@@ -323,6 +323,96 @@ fn a_remap_programs_a_fraction_of_what_a_copy_does() {
     let copied = model.stats().flash.total().slots_programmed;
     // S4 Fig. 17b: 98 percent fewer flash writes.
     assert!(remapped * 50 < copied, "{remapped} against {copied}");
+}
+
+#[test]
+fn sharing_pieces_programs_a_fraction_of_what_writing_them_does() {
+    let model = Model::new(&Preset::Emmc51.config().unwrap(), 256 << 20, 1).unwrap();
+    let mut device = Device::new(model, MemoryMedium::new());
+    let piece = |number: u64| vec![number as u8 + 1; 16384];
+    let mut at = VirtualNs::ZERO;
+    for number in 0..200 {
+        let start = Sector(number * 64);
+        at = device
+            .write(at, start, &piece(number), PLAIN)
+            .unwrap()
+            .done_at;
+    }
+    at = device.flush(at).unwrap().done_at;
+    device.model_mut().reset_stats();
+    for number in 0..200 {
+        let (from, to) = (Sector(number * 64), Sector(100_000 + number * 32));
+        let shared = device.share(at, from, to, &piece(number)).unwrap();
+        at = shared.unwrap().done_at;
+    }
+    assert_eq!(device.model().shares_waiting(), 800);
+    at = device.flush(at).unwrap().done_at;
+    assert_eq!(device.model().shares_waiting(), 0);
+    let shared = device.model().stats().flash.total().slots_programmed;
+    device.model_mut().reset_stats();
+    for number in 0..200 {
+        let start = Sector(200_000 + number * 32);
+        at = device
+            .write(at, start, &piece(number), PLAIN)
+            .unwrap()
+            .done_at;
+    }
+    device.flush(at).unwrap();
+    let written = device.model().stats().flash.total().slots_programmed;
+    assert!(shared * 50 < written, "{shared} against {written}");
+}
+
+/// Sharing ends with the source: what shares it keeps the content.
+#[test]
+fn what_shares_content_keeps_it_when_the_source_is_written_or_discarded() {
+    let model = Model::new(&small_config(""), 1 << 20, 1).unwrap();
+    let mut device = Device::new(model, MemoryMedium::new());
+    let page = |byte| [byte; 4096];
+    let mut at = VirtualNs::ZERO;
+    for (number, byte) in [(0, 1), (1, 2)] {
+        at = device
+            .write(at, Sector(number * 8), &page(byte), PLAIN)
+            .unwrap()
+            .done_at;
+    }
+    assert_eq!(
+        device.share(at, Sector(0), Sector(800), &page(1)).unwrap(),
+        None,
+        "it is not in the cells yet"
+    );
+    at = device.flush(at).unwrap().done_at;
+    for (number, byte) in [(0, 1), (1, 2)] {
+        let (from, to) = (Sector(number * 8), Sector(800 + number * 8));
+        let shared = device.share(at, from, to, &page(byte)).unwrap();
+        at = shared.unwrap().done_at;
+    }
+    let lost = device.cut(at, Keep::None).unwrap();
+    assert_eq!((lost.lost_pages, lost.kept_pages), (2, 0));
+    at = device.power_on(lost.at);
+    for (number, byte) in [(0, 1), (1, 2)] {
+        let (from, to) = (Sector(number * 8), Sector(800 + number * 8));
+        let shared = device.share(at, from, to, &page(byte)).unwrap();
+        at = shared.unwrap().done_at;
+    }
+    at = device
+        .write(at, Sector(0), &page(9), PLAIN)
+        .unwrap()
+        .done_at;
+    at = device.discard(at, Sector(8), 8).unwrap().done_at;
+    at = device.flush(at).unwrap().done_at;
+    let cut = device.cut(at, Keep::None).unwrap();
+    at = device.power_on(cut.at);
+    device.model().check().unwrap();
+    for (page, byte) in [(0, 9), (1, 0), (100, 1), (101, 2)] {
+        let mut found = [0; 4096];
+        at = device
+            .read(at, Sector(page * 8), &mut found)
+            .unwrap()
+            .done_at;
+        assert_eq!(found, [byte; 4096], "page {page}");
+        let is_mapped = device.model().is_mapped(Lpn(page as u32));
+        assert_eq!(is_mapped, byte != 0, "page {page}");
+    }
 }
 
 /// Found by the speed measurement: data had taken the blocks that mapping pages needed,

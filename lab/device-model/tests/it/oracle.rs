@@ -39,6 +39,11 @@ enum Step {
         to: u16,
         pages: u8,
     },
+    Share {
+        from: u16,
+        to: u16,
+        pages: u8,
+    },
     Quiet {
         ms: u8,
     },
@@ -70,6 +75,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (any::<u16>(), 1..=80_u8).prop_map(|(place, sectors)| Step::Discard { place, sectors }),
         3 => (any::<u16>(), any::<u16>(), 1..=12_u8)
             .prop_map(|(from, to, pages)| Step::Remap { from, to, pages }),
+        4 => (any::<u16>(), any::<u16>(), 1..=12_u8)
+            .prop_map(|(from, to, pages)| Step::Share { from, to, pages }),
         1 => (0..=60_u8).prop_map(|ms| Step::Quiet { ms }),
         2 => (0..=120_u8, keep())
             .prop_map(|(share_percent, keep)| Step::Cut { share_percent, keep }),
@@ -84,6 +91,8 @@ struct Run {
     at: VirtualNs,
     last: Completion,
     queued: bool,
+    /// Pages.
+    shared: u64,
 }
 
 impl Run {
@@ -101,6 +110,7 @@ impl Run {
                 done_at: zero,
             },
             queued: false,
+            shared: 0,
         }
     }
 
@@ -178,6 +188,42 @@ impl Run {
         }
     }
 
+    /// What is shared counts as a plain write of the same content.
+    fn share(&mut self, from: u16, to: u16, pages: u8) {
+        let (from, _) = self.range(from, 8);
+        let (to, _) = self.range(to, 8);
+        let (from, to) = (from / 8 * 8, to / 8 * 8);
+        let most = (self.sectors() - from.max(to)).min(from.abs_diff(to)) / 8;
+        let sectors = most.min(pages.into()) as usize * 8;
+        if sectors == 0 {
+            return;
+        }
+        let tags = &self.oracle.expected()[from as usize..from as usize + sectors];
+        let tags = tags.to_vec();
+        // What was there before must not look like what is shared.
+        let mut places = (to..).zip(&tags);
+        if places.any(|(sector, &tag)| self.oracle.could_have(sector, tag)) {
+            return;
+        }
+        let content: Vec<u8> = tags
+            .iter()
+            .flat_map(|tag| tag.to_le_bytes().repeat(128))
+            .collect();
+        let mut other = content.clone();
+        other[sectors * 512 - 1] ^= 1;
+        let (at, device) = (self.at, &mut self.device);
+        let refused = device.share(at, Sector(from), Sector(to), &other).unwrap();
+        assert_eq!(refused, None, "one byte differs");
+        let shared = device
+            .share(at, Sector(from), Sector(to), &content)
+            .unwrap();
+        if let Some(completion) = shared {
+            self.shared += sectors as u64 / 8;
+            self.oracle.shared(to, &tags, completion);
+            self.ended(completion);
+        }
+    }
+
     fn cut(&mut self, share_percent: u8, keep: Keep) {
         let running_ns = self.last.done_at.ns_since(self.last.accepted_at);
         let at = self
@@ -250,6 +296,7 @@ impl Run {
                 self.ended(completion);
             }
             Step::Remap { from, to, pages } => self.remap(*from, *to, *pages),
+            Step::Share { from, to, pages } => self.share(*from, *to, *pages),
             Step::Quiet { ms } => {
                 self.at = self
                     .at
@@ -301,7 +348,7 @@ fn the_small_devices_are_busy_everywhere() {
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let mut sum = FlashCounters::default();
-    let mut overridden = 0;
+    let (mut overridden, mut shared) = (0, 0);
     for seed in 0..12 {
         let steps = prop::collection::vec(step(), 400..420);
         let steps: Vec<Step> = steps.new_tree(&mut runner).unwrap().current();
@@ -327,6 +374,7 @@ fn the_small_devices_are_busy_everywhere() {
             sum.log.slots_programmed += flash.log.slots_programmed;
             sum.log_compactions += flash.log_compactions;
             overridden += run.device.model().remapped_pages();
+            shared += run.shared;
         }
     }
     assert!(sum.collection.erases > 1_000 && sum.collection.slots_programmed > 500);
@@ -334,6 +382,7 @@ fn the_small_devices_are_busy_everywhere() {
     assert!(sum.mapping_dirty_evictions > 100 && sum.mapping.pages_programmed > 100);
     assert!(sum.log.slots_programmed > 100 && overridden > 40);
     assert!(sum.log_compactions > 40);
+    assert!(shared > 400, "{shared}");
 }
 
 proptest! {

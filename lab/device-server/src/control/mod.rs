@@ -7,5 +7,5 @@ mod server;
 
 pub use client::{ControlError, ask};
 pub(crate) use place::{detach_dead_mounts, private_mountpoint, socket_path};
-pub use protocol::{ErrorKind, Reply, Request};
+pub use protocol::{ErrorKind, RemapPair, Reply, Request};
 pub(crate) use server::Control;

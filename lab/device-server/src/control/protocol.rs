@@ -8,8 +8,20 @@ use serde_json::Value;
 
 use crate::keep::Keep;
 
-/// What a served device can be asked to do.
+/// A copy that a host is about to make within a device: whole pages of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemapPair {
+    /// Where the content is, in bytes.
+    pub from: u64,
+    /// Where it will be written.
+    pub to: u64,
+    /// How much.
+    pub bytes: u64,
+}
+
+/// What a served device can be asked to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
     /// Tell what was counted.
@@ -21,6 +33,14 @@ pub enum Request {
     },
     /// Give the power back.
     PowerOn,
+    /// Expect these copies, besides those that it expects already. The next write to each page, if
+    /// it brings what the source holds, shares its content instead of being programmed.
+    Remap {
+        /// At most a few hundred; a request is a line of 64 KiB.
+        pairs: Vec<RemapPair>,
+    },
+    /// Expect no copies any more.
+    RemapEnd,
 }
 
 /// Why a request failed, for programs.
@@ -55,6 +75,13 @@ pub enum Reply {
         report: Value,
         /// The loop device for this power cycle, if there is one: not the same as before.
         loop_device: Option<PathBuf>,
+    },
+    /// The copies are expected.
+    RemapExpected,
+    /// No copies are expected any more.
+    RemapEnded {
+        /// Pages whose copies had not arrived.
+        pages_forgotten: u64,
     },
     /// It could not be done.
     Error {
@@ -94,6 +121,17 @@ mod tests {
                 r#"{"command":"cut","keep":{"random":{"seed":5}}}"#,
             ),
             (Request::PowerOn, r#"{"command":"power-on"}"#),
+            (
+                Request::Remap {
+                    pairs: vec![RemapPair {
+                        from: 4096,
+                        to: 0,
+                        bytes: 4096,
+                    }],
+                },
+                r#"{"command":"remap","pairs":[{"from":4096,"to":0,"bytes":4096}]}"#,
+            ),
+            (Request::RemapEnd, r#"{"command":"remap-end"}"#),
         ];
         for (request, text) in pairs {
             assert_eq!(serde_json::to_string(&request).unwrap(), text);

@@ -41,6 +41,13 @@ impl Control {
                 Ok(report) => Reply::Cut { report },
                 Err(error) => refused(&error),
             },
+            Request::Remap { pairs } => match device.port.expect_copies(&pairs) {
+                Ok(()) => Reply::RemapExpected,
+                Err(error) => Reply::error(ErrorKind::Usage, error.to_string()),
+            },
+            Request::RemapEnd => Reply::RemapEnded {
+                pages_forgotten: device.port.forget_copies(),
+            },
             Request::PowerOn => match device.power_on() {
                 Ok((report, loop_device)) => Reply::PoweredOn {
                     report,
@@ -68,6 +75,7 @@ fn stats(device: &Device) -> Result<Value, PowerError> {
         "is_powered": device.port.is_powered(),
         "requests_under_way": device.port.under_way(),
         "journal_failed": device.port.journal_failed(),
+        "remaps": device.port.copies(),
         "device": device.port.stats()?,
     }))
 }

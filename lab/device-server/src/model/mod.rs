@@ -4,7 +4,7 @@ mod medium;
 mod open;
 
 use mobifs_base::VirtualNs;
-use mobifs_device_model::{DeviceError, Sector, WriteKind};
+use mobifs_device_model::{CommandError, DeviceError, Sector, WriteKind};
 use serde_json::{Value, json};
 
 use crate::block::{Refusal, SECTOR_BYTES};
@@ -62,6 +62,23 @@ impl Device for Modelled {
         };
         let done = self.device.write(at, sector(offset), data, kind);
         Ok(done.map_err(|error| refused(&error))?.done_at)
+    }
+
+    fn share(
+        &mut self,
+        at: VirtualNs,
+        from: u64,
+        to: u64,
+        data: &[u8],
+    ) -> Result<Option<VirtualNs>, Refusal> {
+        let (from, to) = (sector(from), sector(to));
+        match self.device.share(at, from, to, data) {
+            // More than the device takes at once.
+            Err(DeviceError::Command(CommandError::RemapTooLarge { .. })) => Ok(None),
+            done => Ok(done
+                .map_err(|error| refused(&error))?
+                .map(|done| done.done_at)),
+        }
     }
 
     fn flush(&mut self, at: VirtualNs) -> Result<VirtualNs, Refusal> {

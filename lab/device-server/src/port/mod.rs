@@ -8,6 +8,7 @@
 //! counts as under way for the model; what was due is answered well.
 
 mod keeper;
+mod remaps;
 #[cfg(test)]
 mod tests;
 
@@ -21,12 +22,15 @@ use thiserror::Error;
 
 use crate::block::{Block, Completion, PowerCycle, Refusal, Request};
 use crate::clock::Clock;
+use crate::control::RemapPair;
 use crate::device::Device;
 use crate::image::PAGE_BYTES;
 use crate::journal::{JournalWriter, Kind};
 use crate::keep::Keep;
 use crate::pacer::Pacer;
 use keeper::Keeper;
+pub(crate) use remaps::RemapError;
+use remaps::Remaps;
 
 /// Zeros are written in pieces of this many bytes.
 const ZEROS_BYTES: usize = 1 << 20;
@@ -61,6 +65,7 @@ pub(crate) struct Port {
 struct State {
     device: Box<dyn Device>,
     keeper: Option<Keeper>,
+    remaps: Remaps,
     is_powered: bool,
 }
 
@@ -83,6 +88,7 @@ impl Port {
             state: Mutex::new(State {
                 device,
                 keeper: journal.map(Keeper::new),
+                remaps: Remaps::default(),
                 is_powered: true,
             }),
             clock,
@@ -104,6 +110,7 @@ impl Port {
         let (at, unanswered) = self.pacer.interrupt(|| self.clock.now());
         state.is_powered = false;
         self.cycle.fetch_add(1, Ordering::SeqCst);
+        state.remaps.forget();
         let report = state.device.cut(at, keep);
         state.record_cut(at);
         drop(state);
@@ -134,6 +141,24 @@ impl Port {
     /// What the clock of the model shows.
     pub(crate) fn now(&self) -> VirtualNs {
         self.clock.now()
+    }
+
+    /// Announces copies that the device may do by sharing content.
+    ///
+    /// # Errors
+    /// [`RemapError`]; nothing is announced then.
+    pub(crate) fn expect_copies(&self, pairs: &[RemapPair]) -> Result<(), RemapError> {
+        self.state.lock().remaps.expect(pairs, self.size_bytes)
+    }
+
+    /// Forgets announced copies that have not arrived; says how many pages that were.
+    pub(crate) fn forget_copies(&self) -> u64 {
+        self.state.lock().remaps.forget()
+    }
+
+    /// What became of announced copies.
+    pub(crate) fn copies(&self) -> Value {
+        self.state.lock().remaps.figures()
     }
 
     /// Whether the device has power.
@@ -255,7 +280,12 @@ impl State {
         data: &[u8],
         durable: bool,
     ) -> Result<VirtualNs, Refusal> {
-        let done_at = self.device.write(at, offset, data, durable)?;
+        let done_at = if durable || self.remaps.is_empty() {
+            self.device.write(at, offset, data, durable)?
+        } else {
+            let device = self.device.as_mut();
+            self.remaps.write(device, at, offset, data)?
+        };
         let kind = if durable {
             Kind::DurableWrite
         } else {

@@ -43,6 +43,22 @@ impl Device for Simple {
         Ok(at.plus_ns(if data[0] == 1 { HOUR_NS } else { 10 }))
     }
 
+    fn share(
+        &mut self,
+        at: VirtualNs,
+        from: u64,
+        to: u64,
+        data: &[u8],
+    ) -> Result<Option<VirtualNs>, Refusal> {
+        if self.cached[from as usize..][..data.len()] != *data {
+            return Ok(None);
+        }
+        let shared = format!("share {from}>{to}+{}", data.len());
+        self.log.lock().push(shared);
+        self.cached[to as usize..][..data.len()].copy_from_slice(data);
+        Ok(Some(at.plus_ns(10)))
+    }
+
     fn flush(&mut self, at: VirtualNs) -> Result<VirtualNs, Refusal> {
         self.log.lock().push("flush".to_owned());
         self.durable.clone_from(&self.cached);
@@ -174,6 +190,68 @@ fn a_discard_gives_up_whole_pages_and_zeroes_the_rest() {
     assert_eq!(discard(0, 4096, true), ["discard 0+4096"]);
     assert_eq!(fixture.read(4, 3584).unwrap(), [0; 512]);
     assert_eq!(fixture.read(4, 12288 + 1024).unwrap(), [9; 512]);
+}
+
+#[test]
+fn copies_that_were_announced_are_shared_once_if_they_are_copies() {
+    let fixture = Fixture::new(Scale::COUNT_ONLY, None);
+    let write = |offset, data: &[u8], durable| {
+        let request = Request::Write {
+            offset,
+            data,
+            durable,
+        };
+        fixture.submit(4, request).recv().unwrap().unwrap();
+        std::mem::take(&mut *fixture.log.lock())
+    };
+    let pair = |from: u64, to: u64, pages: u64| RemapPair {
+        from: from * 4096,
+        to: to * 4096,
+        bytes: pages * 4096,
+    };
+    let page = |byte: u8| [byte; 4096];
+    for byte in 2..6 {
+        write(u64::from(byte) * 4096, &page(byte), false);
+    }
+    let all = [page(2), page(3), page(5), page(7)].concat();
+    // Three of the four pages of the write, from two places; the last has changed since.
+    let pairs = [pair(2, 10, 2), pair(5, 12, 2)];
+    fixture.port.expect_copies(&pairs).unwrap();
+    assert_eq!(fixture.port.copies()["pages_announced"], 4);
+    let expected = [
+        "share 8192>40960+8192",
+        "share 20480>49152+4096",
+        "write 53248+4096",
+    ];
+    assert_eq!(write(40960, &all, false), expected);
+    assert_eq!(write(40960, &all, false), ["write 40960+16384"], "one shot");
+    let figures = json!({"pages_announced": 0, "pages_shared": 3, "pages_written": 1});
+    assert_eq!(fixture.port.copies(), figures);
+    // A durable write is one, and so is a part of a page.
+    fixture.port.expect_copies(&[pair(2, 10, 1)]).unwrap();
+    assert_eq!(write(40960, &page(2), true), ["write 40960+4096"]);
+    assert_eq!(write(40960, &[2; 512], false), ["write 40960+512"]);
+    assert_eq!(write(40960, &page(2), false), ["write 40960+4096"]);
+    fixture.port.expect_copies(&[pair(2, 10, 2)]).unwrap();
+    assert_eq!(fixture.port.forget_copies(), 2);
+    for wrong in [pair(2, 3, 2), pair(2, 15, 2), pair(2, 4, 0)] {
+        let refused = fixture.port.expect_copies(&[pair(2, 10, 1), wrong]);
+        assert!(matches!(refused, Err(RemapError::Misplaced(_))));
+    }
+    let odd = RemapPair {
+        from: 512,
+        to: 8192,
+        bytes: 4096,
+    };
+    assert!(fixture.port.expect_copies(&[odd]).is_err());
+    assert_eq!(fixture.port.copies()["pages_announced"], 0);
+    fixture.port.expect_copies(&[pair(2, 10, 1)]).unwrap();
+    fixture.port.cut(Keep::None).unwrap();
+    assert_eq!(
+        fixture.port.copies()["pages_announced"],
+        0,
+        "a cut forgets them"
+    );
 }
 
 #[test]

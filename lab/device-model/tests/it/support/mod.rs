@@ -157,6 +157,32 @@ impl Oracle {
         self.next_tag += 1;
     }
 
+    /// Whether a cut could leave this content in a sector already.
+    pub(crate) fn could_have(&self, sector: u64, tag: Tag) -> bool {
+        let mut after = self.clone();
+        after.apply_tail();
+        let written = after
+            .writes
+            .iter()
+            .any(|w| w.covers(sector) && w.tag == tag);
+        written || after.durable[sector as usize] == tag || self.durable[sector as usize] == tag
+    }
+
+    /// Sectors from `start` on got these contents, each as by a plain write.
+    pub(crate) fn shared(&mut self, start: u64, tags: &[Tag], completion: Completion) {
+        self.before();
+        for (sector, &tag) in (start..).zip(tags) {
+            self.writes.push(Write {
+                tag,
+                start: sector,
+                end: sector + 1,
+                kind: WriteKind::Plain,
+                epoch: self.epoch,
+                done_at: completion.done_at,
+            });
+        }
+    }
+
     pub(crate) fn wrote_packed(&mut self, parts: &[PackedPart], completion: Completion) {
         for part in parts {
             self.wrote(part.start.0, part.sectors, part.kind, completion);
