@@ -11,6 +11,15 @@ pub struct Model {
     pub megabyte_ms: f64,
 }
 
+impl Model {
+    /// Bytes of the largest piece that makes reading longer by the share from which on a file is
+    /// worth it: joining larger ones is not.
+    #[must_use]
+    pub fn small_piece_bytes(self) -> u64 {
+        (self.piece_ms / (SLOWDOWN_LEAST * self.megabyte_ms) * 1e6) as u64
+    }
+}
+
 impl Default for Model {
     /// S4, Fig. 9: t = 0.17 · DoF + 990 ms for 100 MB.
     fn default() -> Self {
@@ -28,15 +37,17 @@ pub(crate) const SAVED_LEAST_MS: f64 = 1.0;
 
 /// What the model says of one file.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Benefit {
+pub struct Benefit {
     /// How much sooner it would be read if it had no more extents than it must.
-    pub(crate) saved_ms: f64,
+    pub saved_ms: f64,
     /// The same as a share of the time that it would take then.
-    pub(crate) slowdown: f64,
+    pub slowdown: f64,
 }
 
 impl Benefit {
-    pub(crate) fn of(shape: &FileShape, model: Model) -> Self {
+    /// Of a file of this shape.
+    #[must_use]
+    pub fn of(shape: &FileShape, model: Model) -> Self {
         let saved_ms = shape.excess() as f64 * model.piece_ms;
         let whole_ms = shape.mapped_bytes as f64 / 1e6 * model.megabyte_ms;
         let slowdown = if whole_ms > 0.0 {
@@ -47,7 +58,9 @@ impl Benefit {
         Self { saved_ms, slowdown }
     }
 
-    pub(crate) fn is_worth_it(&self) -> bool {
+    /// Whether defragmenting it is worth it.
+    #[must_use]
+    pub fn is_worth_it(&self) -> bool {
         self.saved_ms >= SAVED_LEAST_MS && self.slowdown >= SLOWDOWN_LEAST
     }
 }

@@ -145,6 +145,16 @@ impl Mapper {
     }
 }
 
+/// All extents of a file up to `end`, in its order. Content that has no place yet is written out.
+///
+/// # Errors
+/// What the kernel says: of a filesystem that does not report extents `EOPNOTSUPP`.
+pub fn extents_of(file: impl AsFd, end: u64) -> std::io::Result<Vec<Extent>> {
+    let mut found = Vec::new();
+    Mapper::new().extents(file, end, true, &mut |extent| found.push(extent))?;
+    Ok(found)
+}
+
 /// How far an answer of the kernel reaches in the file.
 enum Progress {
     Reached(u64),

@@ -5,7 +5,8 @@ const EXT4_EXTENT_BYTES: u64 = 128 << 20;
 const BTRFS_EXTENT_BYTES: u64 = 128 << 20;
 
 /// Bytes of the largest extent; none: no limit.
-pub(crate) fn extent_bytes_max(name: &str) -> Option<u64> {
+#[must_use]
+pub fn extent_bytes_max(name: &str) -> Option<u64> {
     match name {
         "ext2" | "ext3" | "ext4" => Some(EXT4_EXTENT_BYTES),
         "btrfs" => Some(BTRFS_EXTENT_BYTES),
@@ -19,7 +20,8 @@ pub(crate) fn is_defined(name: &str) -> bool {
 }
 
 /// Whether its blocks are another machine's.
-pub(crate) fn is_network(name: &str) -> bool {
+#[must_use]
+pub fn is_network(name: &str) -> bool {
     matches!(
         name,
         "nfs"

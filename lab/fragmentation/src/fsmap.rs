@@ -67,6 +67,17 @@ unsafe impl Ioctl for FillMap<'_> {
     }
 }
 
+/// Start and length of all free room of the filesystem that an open file lies on, in bytes; none if
+/// it does not report them.
+///
+/// # Errors
+/// What the kernel says.
+pub fn free_extents_of(file: impl AsFd) -> std::io::Result<Option<Vec<(u64, u64)>>> {
+    let mut found = Vec::new();
+    let is_reported = free_extents(file, &mut |start, length| found.push((start, length)))?;
+    Ok(is_reported.then_some(found))
+}
+
 /// Start and length of all free room of the filesystem that an open file lies on, in bytes and in
 /// order. `false`: this filesystem does not report them.
 pub(crate) fn free_extents(

@@ -115,7 +115,8 @@ impl Kind {
 }
 
 /// Whether the name is that of a rollback journal of SQLite, which lives for one transaction.
-pub(crate) fn is_rollback_journal(name: &[u8]) -> bool {
+#[must_use]
+pub fn is_rollback_journal(name: &[u8]) -> bool {
     name.ends_with(b"-journal")
 }
 

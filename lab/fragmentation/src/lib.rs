@@ -27,12 +27,15 @@ mod table;
 mod targets;
 mod tree;
 
-pub use benefit::Model;
+pub use benefit::{Benefit, Model};
 pub use error::MeasureError;
 pub use extent::Extent;
 #[doc(hidden)]
 pub use image::fuzzing;
-pub use kind::Kind;
+pub use fiemap::extents_of;
+pub use filesystem::{extent_bytes_max, is_network};
+pub use fsmap::free_extents_of;
+pub use kind::{Kind, is_rollback_journal};
 pub use measure::{Options, Outcome, measure};
 pub use names::shown;
 pub use page::{STYLE, layouts, page};

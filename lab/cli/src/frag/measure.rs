@@ -60,7 +60,7 @@ pub(super) struct MeasureArguments {
     paths: Vec<PathBuf>,
 }
 
-fn positive(text: &str) -> Result<f64, String> {
+pub(super) fn positive(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     if number.is_finite() && number > 0.0 {
         Ok(number)

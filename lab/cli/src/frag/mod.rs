@@ -2,6 +2,7 @@
 
 mod age;
 mod experiment;
+mod defrag;
 mod measure;
 
 use clap::{Args, Subcommand};
@@ -9,6 +10,7 @@ use clap::{Args, Subcommand};
 use crate::failure::Failure;
 use age::AgeArguments;
 use experiment::ExperimentArguments;
+use defrag::DefragArguments;
 use measure::MeasureArguments;
 
 #[derive(Debug, Args)]
@@ -29,6 +31,9 @@ enum FragCommand {
     /// Repeat published experiments with fragmented files on real filesystems; takes root
     #[command(after_help = experiment::HELP)]
     Experiment(ExperimentArguments),
+    /// Defragment mounted filesystems: by copying, or by remapping on a served flash device
+    #[command(after_help = defrag::HELP)]
+    Defrag(DefragArguments),
 }
 
 pub(crate) fn run(arguments: &FragArguments) -> Result<(), Failure> {
@@ -36,5 +41,6 @@ pub(crate) fn run(arguments: &FragArguments) -> Result<(), Failure> {
         FragCommand::Measure(arguments) => measure::run(arguments),
         FragCommand::Age(arguments) => age::run(arguments),
         FragCommand::Experiment(arguments) => experiment::run(arguments),
+        FragCommand::Defrag(arguments) => defrag::run(arguments),
     }
 }

@@ -130,7 +130,12 @@ impl Device for Modelled {
     fn stats(&mut self, now: VirtualNs) -> Result<Value, Refusal> {
         let advanced = self.device.advance(now);
         advanced.map_err(|error| medium_failed(&error))?;
-        Ok(json!(self.device.model().stats()))
+        let model = self.device.model();
+        let stats = model.stats();
+        let page_bytes = u64::from(model.config().geometry.page_bytes.value);
+        let mut document = json!(stats);
+        document["programmed_bytes"] = json!(stats.flash.total().pages_programmed * page_bytes);
+        Ok(document)
     }
 
     fn save(&mut self) -> Result<Vec<u8>, Refusal> {

@@ -1,0 +1,169 @@
+//! `mobifs frag defrag`
+
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::Args;
+use mobifs_defragmenter::{DefragError, Mode, Options, defragment, table};
+use mobifs_fragmentation::Model;
+use mobifs_trace::{EventKind, LoadOptions, load};
+use mobifs_volume::parse_size;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use super::measure::positive;
+use crate::failure::{Code, Failure, put};
+
+pub(super) const HELP: &str = "\
+A PATH is a directory or a file on a mounted ext4, btrfs or f2fs; several lie on the same one. Only
+what is below a PATH moves. On ext4 free room is brought together as well: what lies between free
+extents moves away where a file needs the run. --remap is for an ext4 on a device of `mobifs flash
+serve`, which then changes its mapping instead of programming the content again.
+
+The first SIGINT or SIGTERM ends it between two moves. A power cut leaves each file with its content.
+
+  mobifs frag defrag --dry-run /data
+  mobifs frag defrag --copy --rate 20MiB --flash-writes-max 1GiB /data
+  mobifs frag defrag --remap --all /mnt/served";
+
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("how").required(true)))]
+pub(super) struct DefragArguments {
+    /// Only say what would be done; nothing is changed
+    #[arg(long, group = "how")]
+    dry_run: bool,
+    /// Copy content to its new place
+    #[arg(long, group = "how")]
+    copy: bool,
+    /// Have the served device below remap content to its new place
+    #[arg(long, group = "how")]
+    remap: bool,
+    /// Take all fragmented files and all their pieces, not only what is worth it
+    #[arg(long)]
+    all: bool,
+    /// Take only what this trace reads
+    #[arg(long, value_name = "TRACE")]
+    hot: Option<PathBuf>,
+    /// Move so much in a second at most
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    rate: Option<u64>,
+    /// End when about so much has been written to flash
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    flash_writes_max: Option<u64>,
+    /// Leave so much free room to others meanwhile (ext4) [default: a sixteenth of it]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    leave: Option<u64>,
+    /// Make a free run of this length, too (ext4)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    free_run: Option<u64>,
+    /// Move shared extents, too; they are not shared any more afterwards and take more room
+    #[arg(long)]
+    unshare: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// What a piece more costs when a file is read
+    #[arg(long, value_name = "MS", default_value_t = Model::default().piece_ms, value_parser = positive)]
+    piece_ms: f64,
+    /// What a megabyte costs when a file is read
+    #[arg(long, value_name = "MS", default_value_t = Model::default().megabyte_ms, value_parser = positive)]
+    megabyte_ms: f64,
+    /// What to defragment
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+}
+
+pub(super) fn run(arguments: &DefragArguments) -> Result<(), Failure> {
+    let failed = |message: String| Failure::new(Code::Failed, message);
+    let mode = if arguments.remap {
+        Mode::Remap
+    } else if arguments.copy {
+        Mode::Copy
+    } else {
+        Mode::DryRun
+    };
+    let options = Options {
+        mode,
+        takes_all: arguments.all,
+        unshares: arguments.unshare,
+        model: Model {
+            piece_ms: arguments.piece_ms,
+            megabyte_ms: arguments.megabyte_ms,
+        },
+        hot: arguments.hot.as_deref().map(hot).transpose()?,
+        rate_bytes: arguments.rate,
+        flash_writes_max_bytes: arguments.flash_writes_max,
+        leave_bytes: arguments.leave,
+        free_run_bytes: arguments.free_run,
+    };
+    let is_cancelled = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        let registered = signal_hook::flag::register(signal, Arc::clone(&is_cancelled));
+        registered.map_err(|error| failed(format!("cannot watch for signals: {error}")))?;
+    }
+    let cancelled = || is_cancelled.load(Ordering::Relaxed);
+    let report = defragment(&arguments.paths, &options, &cancelled).map_err(failure)?;
+    if arguments.json {
+        let text = serde_json::to_string_pretty(&report);
+        put(&(text.map_err(|error| failed(error.to_string()))? + "\n"))
+    } else {
+        put(&table(&report))
+    }
+}
+
+/// Which ranges of which files a trace reads.
+fn hot(path: &Path) -> Result<HashMap<PathBuf, Vec<(u64, u64)>>, Failure> {
+    let loaded = load(path, &LoadOptions::default());
+    let loaded = loaded
+        .map_err(|error| Failure::new(Code::Damaged, format!("{}: {error}", path.display())))?;
+    crate::trace::report(&loaded.report);
+    let trace = loaded.trace;
+    let mut ranges: HashMap<PathBuf, Vec<(u64, u64)>> = HashMap::new();
+    for event in trace.events.iter().filter(|event| event.has_succeeded()) {
+        let EventKind::Read {
+            path,
+            offset,
+            length,
+        } = event.kind
+        else {
+            continue;
+        };
+        let path = std::ffi::OsStr::from_bytes(trace.paths.get(path));
+        let range = (offset, offset.saturating_add(length));
+        match ranges.get_mut(Path::new(path)) {
+            // Reading on is the rule.
+            Some(known) => match known.last_mut() {
+                Some(last) if (last.0..=last.1).contains(&range.0) => last.1 = last.1.max(range.1),
+                _ => known.push(range),
+            },
+            None => {
+                ranges.insert(path.into(), vec![range]);
+            }
+        }
+    }
+    for known in ranges.values_mut() {
+        known.sort_unstable();
+        known.dedup_by(|next, before| {
+            let joins = next.0 <= before.1;
+            before.1 = if joins {
+                before.1.max(next.1)
+            } else {
+                before.1
+            };
+            joins
+        });
+    }
+    Ok(ranges)
+}
+
+fn failure(error: DefragError) -> Failure {
+    let code = match &error {
+        DefragError::NoTree(_) | DefragError::Several(..) => Code::Usage,
+        DefragError::Image(_) => Code::InUse,
+        DefragError::NoDevice(_) => Code::NotServed,
+        _ => Code::Failed,
+    };
+    Failure::new(code, error.to_string())
+}

@@ -1,0 +1,500 @@
+//! Which parts of files move where: pure, without a filesystem.
+//!
+//! A group is a row of small pieces of one file without a hole between them. It moves as one into a
+//! free run that takes all of it. If there is none, what lies between free extents moves away, so
+//! that one appears; if that cannot be, the group moves in several parts, of two pieces or more.
+//! Every move leaves its file with fewer pieces, or, where it only makes room, with as many.
+//!
+//! What a move leaves is not used again before the next [`Step::Settle`]: until then a power cut may
+//! bring back the time when it was still the file's.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::space::Space;
+
+/// Pieces from here on stay where they are: joining them gains nothing.
+const LARGE_BYTES: u64 = 16 << 20;
+/// A move is no longer than this, unless one piece is.
+const MOVE_BYTES_MAX: u64 = 128 << 20;
+/// Places for a new run that are tried before a group is given up.
+const WINDOWS_TRIED: usize = 16;
+
+/// A part of a file that is contiguous in the file and on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Where it begins in the file, in bytes.
+    pub logical: u64,
+    /// Where it begins on the disk.
+    pub physical: u64,
+    /// How long it is.
+    pub length: u64,
+}
+
+impl Piece {
+    const fn logical_end(&self) -> u64 {
+        self.logical + self.length
+    }
+}
+
+/// A file as the planner knows it.
+#[derive(Clone, Debug, Default)]
+pub struct FileLayout {
+    /// In the order of the file; what is contiguous is one.
+    pub pieces: Vec<Piece>,
+    /// Its pieces may move to make room.
+    pub may_move: bool,
+    /// It is to be defragmented.
+    pub is_wanted: bool,
+    /// Only what lies in these ranges of it (start, end), in order; none: everything.
+    pub hot: Option<Vec<(u64, u64)>>,
+}
+
+/// Why something moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Its file gets fewer pieces.
+    Join,
+    /// Something else needs the place.
+    MakeRoom,
+}
+
+/// What is to be done next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A part of a file goes to one free run.
+    Move(Move),
+    /// Everything before becomes durable.
+    Settle,
+}
+
+/// A part of a file goes to one free run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// The index of the file.
+    pub file: usize,
+    /// Its parts, without a hole between them.
+    pub pieces: Vec<Piece>,
+    /// Where they go on the disk.
+    pub to: u64,
+    /// Why.
+    pub reason: Reason,
+}
+
+impl Move {
+    /// Where it begins in the file.
+    #[must_use]
+    pub fn logical(&self) -> u64 {
+        self.pieces.first().map_or(0, |piece| piece.logical)
+    }
+
+    /// How much moves.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.length).sum()
+    }
+}
+
+/// How far the planner goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Larger pieces are not joined.
+    pub piece_bytes_max: u64,
+    /// To make room for a group, this many times as much may move.
+    pub room_factor: u64,
+}
+
+/// Plans, step by step; each step counts as done when it is asked for the next.
+#[derive(Clone, Debug)]
+pub struct Planner {
+    files: Vec<FileLayout>,
+    free: Space,
+    /// Free after the next settling.
+    resting: Space,
+    /// Pieces that may move, by their place: file and length.
+    movable: BTreeMap<u64, (usize, u64)>,
+    limits: Limits,
+    /// Groups that are left: file and first byte, the last first.
+    groups: Vec<(usize, u64)>,
+    /// Each with the file and its pieces before.
+    queue: VecDeque<(Step, Option<(usize, Vec<Piece>)>)>,
+}
+
+impl Planner {
+    /// For these files and this free room. Lengths and places are whole blocks.
+    #[must_use]
+    pub fn new(files: Vec<FileLayout>, free: Space, limits: Limits) -> Self {
+        let mut planner = Self {
+            files,
+            free,
+            resting: Space::default(),
+            movable: BTreeMap::new(),
+            limits,
+            groups: Vec::new(),
+            queue: VecDeque::new(),
+        };
+        for file in 0..planner.files.len() {
+            planner.index(file);
+        }
+        planner.find_groups();
+        planner
+    }
+
+    /// The files as they are after the steps so far.
+    #[must_use]
+    pub fn files(&self) -> &[FileLayout] {
+        &self.files
+    }
+
+    /// Free room, without what rests.
+    #[must_use]
+    pub fn free(&self) -> &Space {
+        &self.free
+    }
+
+    /// A file is not what was known of it, and stays as it is; its room and that of what was to
+    /// follow are not known any more either: `free` is what there is.
+    pub fn give_up(&mut self, file: usize, free: Space) {
+        // What was to follow does not.
+        while let Some((_, before)) = self.queue.pop_back() {
+            if let Some((of, pieces)) = before
+                && let Some(layout) = self.files.get_mut(of)
+            {
+                layout.pieces = pieces;
+            }
+        }
+        if let Some(layout) = self.files.get_mut(file) {
+            *layout = FileLayout::default();
+        }
+        self.groups.retain(|&(of, _)| of != file);
+        self.movable.clear();
+        for file in 0..self.files.len() {
+            self.index(file);
+        }
+        self.resting = Space::default();
+        self.free = free;
+    }
+
+    /// Asks for a free run of this length, besides all else.
+    pub fn make_run(&mut self, length: u64) {
+        if self.free.largest() < length {
+            self.make_room(length, length.saturating_mul(self.limits.room_factor));
+        }
+    }
+
+    fn index(&mut self, file: usize) {
+        let layout = &self.files[file];
+        if layout.may_move {
+            let places = layout.pieces.iter();
+            let places = places.map(|piece| (piece.physical, (file, piece.length)));
+            self.movable.extend(places);
+        }
+    }
+
+    /// All groups, those that gain most for a byte last.
+    fn find_groups(&mut self) {
+        let mut groups = Vec::new();
+        for (number, file) in self.files.iter().enumerate() {
+            if !(file.is_wanted && file.may_move) {
+                continue;
+            }
+            let mut first = 0;
+            while first < file.pieces.len() {
+                let count = self.group_at(file, first);
+                if count >= 2 {
+                    let pieces = &file.pieces[first..first + count];
+                    let bytes: u64 = pieces.iter().map(|piece| piece.length).sum();
+                    let gain = (count - 1) as f64 / bytes as f64;
+                    groups.push((gain, number, pieces[0].logical));
+                }
+                first += count.max(1);
+            }
+        }
+        groups.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)).then(b.2.cmp(&a.2)));
+        self.groups = groups.into_iter().map(|(_, file, at)| (file, at)).collect();
+    }
+
+    /// The groups that are left, by file: first byte, bytes, pieces.
+    #[must_use]
+    pub fn groups(&self) -> BTreeMap<usize, Vec<(u64, u64, usize)>> {
+        let mut groups: BTreeMap<usize, Vec<_>> = BTreeMap::new();
+        for &(number, logical) in self.groups.iter().rev() {
+            let Some(file) = self.files.get(number) else {
+                continue;
+            };
+            let first = file
+                .pieces
+                .iter()
+                .position(|piece| piece.logical == logical);
+            let Some(first) = first else {
+                continue;
+            };
+            let count = self.group_at(file, first);
+            let pieces = file.pieces.iter().skip(first).take(count);
+            let bytes = pieces.map(|piece| piece.length).sum();
+            groups
+                .entry(number)
+                .or_default()
+                .push((logical, bytes, count));
+        }
+        groups
+    }
+
+    /// How many pieces from this one on belong together.
+    fn group_at(&self, file: &FileLayout, first: usize) -> usize {
+        let most = self.limits.piece_bytes_max.min(LARGE_BYTES);
+        let belongs = |piece: &Piece| piece.length <= most && is_hot(file, piece);
+        let mut count = 0;
+        let mut bytes = 0;
+        let mut end = None;
+        for piece in file.pieces.iter().skip(first) {
+            let follows = end.is_none_or(|end| end == piece.logical);
+            bytes += piece.length;
+            if !belongs(piece) || !follows || (count > 0 && bytes > MOVE_BYTES_MAX) {
+                break;
+            }
+            count += 1;
+            end = Some(piece.logical_end());
+        }
+        count
+    }
+
+    /// The next step; none when there is nothing left to do.
+    pub fn next_step(&mut self) -> Option<Step> {
+        loop {
+            if let Some((step, _)) = self.queue.pop_front() {
+                return Some(step);
+            }
+            let (file, logical) = self.groups.pop()?;
+            let layout = self.files.get(file)?;
+            let first = layout
+                .pieces
+                .iter()
+                .position(|piece| piece.logical == logical);
+            // It may have moved together with others meanwhile.
+            let Some(first) = first else {
+                continue;
+            };
+            let count = self.group_at(layout, first);
+            if count >= 2 {
+                self.place(file, first, count);
+            }
+        }
+    }
+
+    /// Plans the moves of a group.
+    fn place(&mut self, file: usize, first: usize, count: usize) {
+        let pieces = self.files[file].pieces[first..first + count].to_vec();
+        let bytes = pieces.iter().map(|piece| piece.length).sum();
+        if let Some(to) = self.place_for(file, first, bytes) {
+            self.do_move(file, pieces, to, Reason::Join);
+            return;
+        }
+        self.settle();
+        if let Some(to) = self.place_for(file, first, bytes) {
+            self.do_move(file, pieces, to, Reason::Join);
+            return;
+        }
+        let most = bytes.saturating_mul(self.limits.room_factor);
+        if let Some(to) = self.make_room(bytes, most) {
+            // Parts of the group may have moved, and joined what is not in it.
+            let logical = pieces[0].logical;
+            let (within, cut) = clipped(&self.files[file].pieces, logical, logical + bytes);
+            if 1 + cut < within.len() {
+                self.do_move(file, within, to, Reason::Join);
+            }
+            return;
+        }
+        self.place_in_parts(file, &pieces);
+    }
+
+    /// A run for a group: right behind what precedes it, or the smallest.
+    fn place_for(&self, file: usize, first: usize, bytes: u64) -> Option<u64> {
+        let pieces = &self.files[file].pieces;
+        let before = first.checked_sub(1).and_then(|index| pieces.get(index));
+        let adjoining = before
+            .filter(|before| before.logical_end() == pieces[first].logical)
+            .map(|before| before.physical + before.length)
+            .filter(|&at| self.free.has(at, bytes));
+        adjoining.or_else(|| self.free.best_fit(bytes))
+    }
+
+    /// As few parts as there is room for, each of two pieces at least.
+    fn place_in_parts(&mut self, file: usize, pieces: &[Piece]) {
+        let mut rest = pieces;
+        while rest.len() >= 2 {
+            let largest = self.free.largest();
+            let mut bytes = 0;
+            let fits = rest.iter().take_while(|piece| {
+                bytes += piece.length;
+                bytes <= largest
+            });
+            let count = fits.count();
+            let (part, behind) = rest.split_at(count.max(1));
+            if count >= 2 {
+                let bytes = part.iter().map(|piece| piece.length).sum();
+                let Some(to) = self.free.best_fit(bytes) else {
+                    return;
+                };
+                self.do_move(file, part.to_vec(), to, Reason::Join);
+            }
+            rest = behind;
+        }
+    }
+
+    fn settle(&mut self) {
+        if self.resting.is_empty() {
+            return;
+        }
+        let resting = std::mem::take(&mut self.resting);
+        for (start, end) in resting.iter() {
+            self.free.add(start, end - start);
+        }
+        self.queue.push_back((Step::Settle, None));
+    }
+
+    fn do_move(&mut self, file: usize, pieces: Vec<Piece>, to: u64, reason: Reason) {
+        let step = Move {
+            file,
+            pieces,
+            to,
+            reason,
+        };
+        let bytes = step.bytes();
+        self.free.take(to, bytes);
+        for piece in &step.pieces {
+            self.resting.add(piece.physical, piece.length);
+        }
+        for piece in &self.files[file].pieces {
+            self.movable.remove(&piece.physical);
+        }
+        let before = self.files[file].pieces.clone();
+        moved(&mut self.files[file].pieces, &step);
+        self.index(file);
+        self.queue
+            .push_back((Step::Move(step), Some((file, before))));
+    }
+
+    /// Moves what lies between free extents away, so that a run of this length appears; says where.
+    fn make_room(&mut self, bytes: u64, most: u64) -> Option<u64> {
+        self.settle();
+        let windows = self.windows(bytes, most);
+        for (_, start, end) in windows.into_iter().take(WINDOWS_TRIED) {
+            if let Some(moves) = self.evacuation(start, end) {
+                for (file, piece, to) in moves {
+                    self.do_move(file, vec![piece], to, Reason::MakeRoom);
+                }
+                self.settle();
+                return self.free.has(start, bytes).then_some(start);
+            }
+        }
+        None
+    }
+
+    /// Ranges of this length at least that are free or can be, those with the least to move first.
+    fn windows(&self, bytes: u64, most: u64) -> Vec<(u64, u64, u64)> {
+        // What is there, in the order of addresses: start, end, and how much of it would move.
+        let free = self.free.iter().map(|(start, end)| (start, end, 0));
+        let taken = self.movable.iter();
+        let taken = taken.map(|(&start, &(_, length))| (start, start + length, length));
+        let mut items: Vec<(u64, u64, u64)> = free.chain(taken).collect();
+        items.sort_unstable();
+        let mut windows = Vec::new();
+        let (mut first, mut cost) = (0, 0);
+        for next in 0..items.len() {
+            if next > first && items[next - 1].1 != items[next].0 {
+                (first, cost) = (next, 0);
+            }
+            cost += items[next].2;
+            // As short as can be: from the left.
+            while items[next].1 - items[first].1 >= bytes && first < next {
+                cost -= items[first].2;
+                first += 1;
+            }
+            if items[next].1 - items[first].0 >= bytes && cost <= most {
+                windows.push((cost, items[first].0, items[next].1));
+            }
+        }
+        windows.sort_unstable();
+        windows
+    }
+
+    /// Where the pieces of a window go: each as a whole into a free run outside of it.
+    fn evacuation(&self, start: u64, end: u64) -> Option<Vec<(usize, Piece, u64)>> {
+        let mut free = self.free.clone();
+        free.take(start, end - start);
+        let inside = self.movable.range(start..end);
+        let mut inside: Vec<(u64, u64, usize)> = inside
+            .map(|(&physical, &(file, length))| (length, physical, file))
+            .collect();
+        inside.sort_unstable_by(|a, b| b.cmp(a));
+        let mut moves = Vec::with_capacity(inside.len());
+        for (length, physical, file) in inside {
+            let pieces = self.files[file].pieces.iter();
+            let piece = pieces.copied().find(|piece| piece.physical == physical)?;
+            let to = free.best_fit(length)?;
+            free.take(to, length);
+            moves.push((file, piece, to));
+        }
+        Some(moves)
+    }
+}
+
+fn is_hot(file: &FileLayout, piece: &Piece) -> bool {
+    let overlaps = |&(start, end): &(u64, u64)| start < piece.logical_end() && end > piece.logical;
+    file.hot.as_ref().is_none_or(|hot| hot.iter().any(overlaps))
+}
+
+/// What pieces have between two places of the file, and how many of them reach beyond.
+pub(crate) fn clipped(pieces: &[Piece], start: u64, end: u64) -> (Vec<Piece>, usize) {
+    let mut cut = 0;
+    let inside = pieces.iter().filter_map(|piece| {
+        let from = piece.logical.max(start);
+        let to = piece.logical_end().min(end);
+        if from >= to {
+            return None;
+        }
+        cut += usize::from(from > piece.logical) + usize::from(to < piece.logical_end());
+        Some(Piece {
+            logical: from,
+            physical: piece.physical + (from - piece.logical),
+            length: to - from,
+        })
+    });
+    (inside.collect(), cut)
+}
+
+/// Changes the pieces of a file as a move does.
+fn moved(pieces: &mut Vec<Piece>, step: &Move) {
+    let (start, bytes) = (step.logical(), step.bytes());
+    let (mut rest, _) = clipped(pieces, 0, start);
+    rest.extend(clipped(pieces, start + bytes, u64::MAX).0);
+    *pieces = rest;
+    pieces.push(Piece {
+        logical: start,
+        physical: step.to,
+        length: bytes,
+    });
+    pieces.sort_unstable_by_key(|piece| piece.logical);
+    *pieces = joined(pieces);
+}
+
+/// Pieces with what is contiguous as one; they are in the order of the file.
+#[must_use]
+pub fn joined(pieces: &[Piece]) -> Vec<Piece> {
+    let mut out: Vec<Piece> = Vec::with_capacity(pieces.len());
+    for &piece in pieces {
+        match out.last_mut() {
+            Some(last)
+                if last.logical_end() == piece.logical
+                    && last.physical + last.length == piece.physical =>
+            {
+                last.length += piece.length;
+            }
+            _ => out.push(piece),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! What was done, for programs and for people.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::scan::Tree;
+
+/// Version of the document.
+pub const SCHEMA: u32 = 1;
+
+/// How fragmented the files are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct State {
+    /// Files with extents.
+    pub files: u64,
+    /// Those of them with a degree of fragmentation above 1.
+    pub fragmented_files: u64,
+    /// The mean degree.
+    pub mean_dof: Option<f64>,
+    /// The mean degree of the fragmented ones.
+    pub mean_dof_of_fragmented: Option<f64>,
+    /// Extents of all.
+    pub extents: u64,
+}
+
+impl State {
+    pub(crate) fn of(tree: &Tree) -> Self {
+        let mut state = Self::default();
+        let (mut sum, mut sum_of_fragmented) = (0.0, 0.0);
+        for file in &tree.files {
+            let Some(dof) = file.shape.dof() else {
+                continue;
+            };
+            state.files += 1;
+            state.extents += file.shape.extents;
+            sum += dof;
+            if dof > 1.0 {
+                state.fragmented_files += 1;
+                sum_of_fragmented += dof;
+            }
+        }
+        let mean = |sum: f64, of: u64| (of > 0).then(|| sum / of as f64);
+        state.mean_dof = mean(sum, state.files);
+        state.mean_dof_of_fragmented = mean(sum_of_fragmented, state.fragmented_files);
+        state
+    }
+}
+
+/// What a served device did meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DeviceFigures {
+    /// Bytes that were programmed into flash, with metadata, mapping and garbage collection.
+    pub programmed_bytes: u64,
+    /// Modelled time that passed, in nanoseconds.
+    pub elapsed_ns: u64,
+    /// Pages of 4 KiB whose copy was announced, and that were shared.
+    pub pages_shared: u64,
+    /// Pages that were announced and programmed all the same.
+    pub pages_written: u64,
+}
+
+/// Why a run ended before it was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stopped {
+    /// The user asked for it.
+    Cancelled,
+    /// The limit on flash writes was reached.
+    FlashWrites,
+}
+
+/// The whole report.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The filesystem, by its name.
+    pub filesystem: String,
+    /// `dry-run`, `copy` or `remap`.
+    pub mode: &'static str,
+    /// Before.
+    pub before: State,
+    /// After; of a dry run as it would be.
+    pub after: State,
+    /// Files that were wanted: fragmented, and worth it or all.
+    pub wanted_files: u64,
+    /// Moves.
+    pub moves: u64,
+    /// Bytes that moved to join pieces.
+    pub joined_bytes: u64,
+    /// Bytes that moved to make room.
+    pub room_bytes: u64,
+    /// How much sooner all files together would be read, by the line t = a · DoF + b.
+    pub saved_ms: f64,
+    /// What a served device did; none without one.
+    pub device: Option<DeviceFigures>,
+    /// Real time.
+    pub seconds: f64,
+    /// Why it ended early.
+    pub stopped: Option<Stopped>,
+    /// What was left alone, by reason.
+    pub left_out: BTreeMap<String, u64>,
+}
+
+/// As a table.
+#[must_use]
+pub fn table(report: &Report) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = write(&mut text, report);
+    text
+}
+
+fn write(text: &mut String, report: &Report) -> std::fmt::Result {
+    let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |v| format!("{v:.2}"));
+    writeln!(text, "{} by {}", report.filesystem, report.mode)?;
+    writeln!(
+        text,
+        "{:8}{:>10}{:>13}{:>10}{:>11}{:>10}",
+        "", "files", "fragmented", "mean DoF", "of those", "extents"
+    )?;
+    for (name, state) in [("before", &report.before), ("after", &report.after)] {
+        writeln!(
+            text,
+            "{name:8}{:>10}{:>13}{:>10}{:>11}{:>10}",
+            state.files,
+            state.fragmented_files,
+            number(state.mean_dof),
+            number(state.mean_dof_of_fragmented),
+            state.extents
+        )?;
+    }
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    writeln!(
+        text,
+        "wanted: {} files; {} moves: {:.1} MiB to join pieces, {:.1} MiB to make room; {:.2} s",
+        report.wanted_files,
+        report.moves,
+        mib(report.joined_bytes),
+        mib(report.room_bytes),
+        report.seconds
+    )?;
+    writeln!(
+        text,
+        "reading all of them takes {:.0} ms less",
+        report.saved_ms
+    )?;
+    if let Some(device) = &report.device {
+        writeln!(
+            text,
+            "device: {:.2} MiB programmed in {:.0} ms of its time; {} pages shared, {} written although \
+             announced",
+            mib(device.programmed_bytes),
+            device.elapsed_ns as f64 / 1e6,
+            device.pages_shared,
+            device.pages_written
+        )?;
+    }
+    match report.stopped {
+        Some(Stopped::Cancelled) => writeln!(text, "cancelled: what had moved stays moved")?,
+        Some(Stopped::FlashWrites) => {
+            writeln!(text, "stopped: the limit on flash writes is reached")?
+        }
+        None => {}
+    }
+    for (reason, count) in &report.left_out {
+        writeln!(text, "left alone: {count} {reason}")?;
+    }
+    Ok(())
+}

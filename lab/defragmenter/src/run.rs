@@ -1,0 +1,528 @@
+//! The whole run.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use mobifs_fragmentation::{Model, free_extents_of, is_network};
+use mobifs_host::{MountEntry, absolute_without_touching, mount_around, mounts};
+use rustix::fs::{CWD, FileType, Mode as FileMode, OFlags, fstatvfs, openat, statat, syncfs};
+use rustix::io::Errno;
+
+use crate::device::Device;
+use crate::error::DefragError;
+use crate::ext4::Ext4;
+use crate::ioctls;
+use crate::plan::{FileLayout, Limits, Planner, Reason, Step};
+use crate::report::{Report, SCHEMA, State, Stopped};
+use crate::scan::{Looks, Tree, scan};
+use crate::space::Space;
+
+/// How content moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Not at all: only planned.
+    DryRun,
+    /// It is copied.
+    Copy,
+    /// The device below is told, and changes its mapping instead of copying.
+    Remap,
+}
+
+impl Mode {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::DryRun => "dry-run",
+            Self::Copy => "copy",
+            Self::Remap => "remap",
+        }
+    }
+}
+
+/// How to defragment.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How content moves.
+    pub mode: Mode,
+    /// All fragmented files and all their pieces, not only what is worth it.
+    pub takes_all: bool,
+    /// Shared extents are moved, and then not shared any more.
+    pub unshares: bool,
+    /// What pieces cost.
+    pub model: Model,
+    /// Only what is read: ranges (start, end) of files by their absolute paths.
+    pub hot: Option<HashMap<PathBuf, Vec<(u64, u64)>>>,
+    /// Moved bytes in a second at most.
+    pub rate_bytes: Option<u64>,
+    /// Ends when about so many bytes have been written to flash.
+    pub flash_writes_max_bytes: Option<u64>,
+    /// Free room that is left to others meanwhile; none: a sixteenth of it.
+    pub leave_bytes: Option<u64>,
+    /// A free run of this length is made as well.
+    pub free_run_bytes: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mode: Mode::DryRun,
+            takes_all: false,
+            unshares: false,
+            model: Model::default(),
+            hot: None,
+            rate_bytes: None,
+            flash_writes_max_bytes: None,
+            leave_bytes: None,
+            free_run_bytes: None,
+        }
+    }
+}
+
+/// Making room may move so many times what then fits in: it is written again, or nearly free.
+const ROOM_FACTOR_COPY: u64 = 4;
+const ROOM_FACTOR_REMAP: u64 = 16;
+
+/// Where the paths lie.
+struct Place {
+    filesystem: String,
+    mountpoint: PathBuf,
+    /// A directory on it.
+    directory: PathBuf,
+    block_bytes: u64,
+    free_bytes: u64,
+}
+
+/// Defragments the files below the paths, which lie on one filesystem. It ends between two moves when
+/// `is_cancelled` says so.
+///
+/// # Errors
+/// [`DefragError`]; what had moved until then stays moved, and is durable.
+pub fn defragment(
+    paths: &[PathBuf],
+    options: &Options,
+    is_cancelled: &dyn Fn() -> bool,
+) -> Result<Report, DefragError> {
+    let begun = Instant::now();
+    let place = place_of(paths)?;
+    let looks = Looks {
+        filesystem: &place.filesystem,
+        block_bytes: place.block_bytes,
+        model: options.model,
+        takes_all: options.takes_all,
+        unshares: options.unshares,
+    };
+    let device = Device::below(&place.mountpoint);
+    let device = match (options.mode, device) {
+        (Mode::Remap, Err(why)) => return Err(DefragError::NoDevice(why)),
+        (_, device) => device.ok(),
+    };
+    let mut tree = scan(paths, looks)?;
+    mark_hot(&mut tree, options);
+    let before = State::of(&tree);
+    let wanted = |tree: &Tree| {
+        tree.files
+            .iter()
+            .filter(|file| file.layout.is_wanted && file.layout.may_move)
+            .count()
+    };
+    let mut report = Report {
+        schema: SCHEMA,
+        filesystem: place.filesystem.clone(),
+        mode: options.mode.name(),
+        before,
+        after: before,
+        wanted_files: wanted(&tree) as u64,
+        moves: 0,
+        joined_bytes: 0,
+        room_bytes: 0,
+        saved_ms: 0.0,
+        device: None,
+        seconds: 0.0,
+        stopped: None,
+        left_out: BTreeMap::new(),
+    };
+    let mut work = Work {
+        options,
+        place: &place,
+        looks,
+        device: device.as_ref(),
+        is_cancelled,
+        report: &mut report,
+    };
+    if options.mode == Mode::DryRun {
+        work.plan_only(&tree)?;
+    } else {
+        work.carry_out(&mut tree)?;
+        let after = scan(paths, looks)?;
+        report.after = State::of(&after);
+        report.device = device.as_ref().map(Device::since).transpose()?;
+    }
+    let fewer = before.extents.saturating_sub(report.after.extents);
+    report.saved_ms = fewer as f64 * options.model.piece_ms;
+    report.seconds = begun.elapsed().as_secs_f64();
+    for (reason, count) in tree.left_out {
+        *report.left_out.entry(reason.to_owned()).or_default() += count;
+    }
+    Ok(report)
+}
+
+/// The filesystem of all paths.
+fn place_of(paths: &[PathBuf]) -> Result<Place, DefragError> {
+    let table = mounts().unwrap_or_default();
+    let mut found: Option<(PathBuf, MountEntry)> = None;
+    for path in paths {
+        let at = |error: Errno| DefragError::at(path, error);
+        let absolute = absolute_without_touching(path).map_err(|e| DefragError::at(path, e))?;
+        let about = statat(CWD, path, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).map_err(at)?;
+        let kind = FileType::from_raw_mode(about.st_mode);
+        if !matches!(kind, FileType::Directory | FileType::RegularFile) {
+            return Err(DefragError::NoTree(path.clone()));
+        }
+        let image = ["img", "image", "ext4", "raw"];
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        if kind == FileType::RegularFile && ending.is_some_and(|ending| image.contains(&ending)) {
+            return Err(DefragError::Image(path.clone()));
+        }
+        let Some(mount) = mount_around(&absolute, &table) else {
+            return Err(DefragError::NoTree(path.clone()));
+        };
+        check_filesystem(path, mount)?;
+        match &found {
+            Some((first, other)) if !other.has_device_of(mount) => {
+                return Err(DefragError::Several(first.clone(), path.clone()));
+            }
+            Some(_) => {}
+            None => found = Some((path.clone(), mount.clone())),
+        }
+    }
+    let Some((path, mount)) = found else {
+        return Err(DefragError::NoTree(PathBuf::new()));
+    };
+    let at = |error: Errno| DefragError::at(&path, error);
+    let opened = openat(
+        CWD,
+        &path,
+        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK,
+        FileMode::empty(),
+    )
+    .map_err(at)?;
+    let room = fstatvfs(&opened).map_err(at)?;
+    if room.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
+        return Err(DefragError::ReadOnly(path));
+    }
+    let directory = if path.is_dir() {
+        path
+    } else {
+        let parent = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
+        parent.unwrap_or(Path::new(".")).to_owned()
+    };
+    Ok(Place {
+        filesystem: mount.kind,
+        mountpoint: mount.mountpoint,
+        directory,
+        block_bytes: room.f_frsize,
+        free_bytes: room.f_bavail.saturating_mul(room.f_frsize),
+    })
+}
+
+fn check_filesystem(path: &Path, mount: &MountEntry) -> Result<(), DefragError> {
+    let (path, filesystem) = (path.to_owned(), mount.kind.clone());
+    if is_network(&filesystem) {
+        return Err(DefragError::Network { path, filesystem });
+    }
+    let why = if mount.has_subtype("mobifs") {
+        "a mount of MobiFS, whose files lie in its store; give that"
+    } else {
+        match filesystem.as_str() {
+            "ext4" | "btrfs" | "f2fs" => return Ok(()),
+            "xfs" => "whose content this program does not move; xfs_fsr of xfsprogs does",
+            "ext2" | "ext3" => "which has no extents; convert it to ext4 (tune2fs -O extents)",
+            _ => "which cannot be defragmented while it is mounted; ext4, btrfs and f2fs can",
+        }
+    };
+    Err(DefragError::Unsupported {
+        path,
+        filesystem,
+        why,
+    })
+}
+
+/// What a trace says of files that are read; the others are not wanted.
+fn mark_hot(tree: &mut Tree, options: &Options) {
+    let Some(hot) = &options.hot else {
+        return;
+    };
+    let paths: Vec<PathBuf> = tree.files.iter().map(|file| tree.path(file)).collect();
+    for (file, path) in tree.files.iter_mut().zip(paths) {
+        let path = path.canonicalize().unwrap_or(path);
+        file.layout.hot = hot.get(&path).cloned();
+        file.layout.is_wanted &= file.layout.hot.is_some();
+    }
+}
+
+struct Work<'a> {
+    options: &'a Options,
+    place: &'a Place,
+    looks: Looks<'a>,
+    device: Option<&'a Device>,
+    is_cancelled: &'a dyn Fn() -> bool,
+    report: &'a mut Report,
+}
+
+impl Work<'_> {
+    fn limits(&self) -> Limits {
+        let is_remap = self.options.mode == Mode::Remap;
+        Limits {
+            piece_bytes_max: if self.options.takes_all {
+                u64::MAX
+            } else {
+                self.options.model.small_piece_bytes()
+            },
+            room_factor: if is_remap {
+                ROOM_FACTOR_REMAP
+            } else {
+                ROOM_FACTOR_COPY
+            },
+        }
+    }
+
+    fn planner(&self, tree: &Tree, free: Space) -> Planner {
+        let layouts: Vec<FileLayout> = tree.files.iter().map(|file| file.layout.clone()).collect();
+        let mut planner = Planner::new(layouts, free, self.limits());
+        if let Some(length) = self.options.free_run_bytes {
+            planner.make_run(length.next_multiple_of(self.place.block_bytes));
+        }
+        planner
+    }
+
+    fn count(&mut self, bytes: u64, reason: Reason) {
+        self.report.moves += 1;
+        match reason {
+            Reason::Join => self.report.joined_bytes += bytes,
+            Reason::MakeRoom => self.report.room_bytes += bytes,
+        }
+    }
+
+    /// Says what would be done with the room that is free now.
+    fn plan_only(&mut self, tree: &Tree) -> Result<(), DefragError> {
+        let directory = &self.place.directory;
+        let at = |error: std::io::Error| DefragError::at(directory, error);
+        let opened = openat(
+            CWD,
+            directory,
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            FileMode::empty(),
+        );
+        let opened = opened.map_err(|errno| DefragError::at(directory, errno))?;
+        let mut planned = tree.files.clone();
+        match free_extents_of(&opened).map_err(at)? {
+            Some(extents) if self.place.filesystem == "ext4" => {
+                let mut free = Space::default();
+                extents
+                    .iter()
+                    .for_each(|&(start, length)| free.add(start, length));
+                let mut planner = self.planner(tree, free);
+                while let Some(step) = planner.next_step() {
+                    if let Step::Move(step) = step {
+                        self.count(step.bytes(), step.reason);
+                    }
+                }
+                let saved = |file: usize| {
+                    let before = tree.files.get(file)?.layout.pieces.len();
+                    let after = planner.files().get(file)?.pieces.len();
+                    Some(before.saturating_sub(after) as u64)
+                };
+                for (number, file) in planned.iter_mut().enumerate() {
+                    let fewer = saved(number).unwrap_or(0);
+                    file.shape.extents = file
+                        .shape
+                        .extents
+                        .saturating_sub(fewer)
+                        .max(file.shape.least);
+                }
+            }
+            // The filesystem chooses the places itself: each group becomes one piece at best.
+            _ => {
+                for (file, groups) in self.planner(tree, Space::default()).groups() {
+                    for (_, bytes, pieces) in groups {
+                        self.count(bytes, Reason::Join);
+                        if let Some(file) = planned.get_mut(file) {
+                            file.shape.extents = file
+                                .shape
+                                .extents
+                                .saturating_sub(pieces as u64 - 1)
+                                .max(file.shape.least);
+                        }
+                    }
+                }
+            }
+        }
+        let tree = Tree {
+            files: planned,
+            ..Tree::default()
+        };
+        self.report.after = State::of(&tree);
+        Ok(())
+    }
+
+    fn carry_out(&mut self, tree: &mut Tree) -> Result<(), DefragError> {
+        match self.place.filesystem.as_str() {
+            "ext4" => self.on_ext4(tree),
+            filesystem if self.options.mode == Mode::Remap => Err(DefragError::Unsupported {
+                path: self.place.mountpoint.clone(),
+                filesystem: filesystem.to_owned(),
+                why: "which chooses new places itself, so that nothing can be remapped; use --copy",
+            }),
+            _ => self.by_the_filesystem(tree),
+        }
+    }
+
+    /// Moves what the plan says, by a pool of free room.
+    fn on_ext4(&mut self, tree: &mut Tree) -> Result<(), DefragError> {
+        let leave = self
+            .options
+            .leave_bytes
+            .unwrap_or(self.place.free_bytes / 16);
+        let room = self.place.free_bytes.saturating_sub(leave);
+        let room = room - room % self.place.block_bytes;
+        if room < 16 * self.place.block_bytes {
+            return Err(DefragError::NoRoom {
+                path: self.place.mountpoint.clone(),
+                free_bytes: self.place.free_bytes,
+            });
+        }
+        let device = self.device.filter(|_| self.options.mode == Mode::Remap);
+        let mut ext4 = Ext4::new(&self.place.directory, room, self.looks, device)?;
+        let mut planner = self.planner(tree, ext4.free());
+        let result = self.follow(&mut planner, &mut ext4, tree);
+        // Also after a failure: what has moved becomes durable, if it still can.
+        let settled = ext4.settle();
+        drop(ext4);
+        result?;
+        settled?;
+        // The room of the pool is free again, durably: this belongs to the cost.
+        self.sync()
+    }
+
+    fn sync(&self) -> Result<(), DefragError> {
+        let directory = &self.place.directory;
+        let opened = openat(
+            CWD,
+            directory,
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            FileMode::empty(),
+        );
+        let synced = opened.and_then(syncfs);
+        synced.map_err(|errno| DefragError::at(directory, errno))
+    }
+
+    fn follow(
+        &mut self,
+        planner: &mut Planner,
+        ext4: &mut Ext4<'_>,
+        tree: &mut Tree,
+    ) -> Result<(), DefragError> {
+        while let Some(step) = planner.next_step() {
+            if self.is_over()? {
+                return Ok(());
+            }
+            match step {
+                Step::Settle => ext4.settle()?,
+                Step::Move(step) => {
+                    if let Some(reason) = ext4.carry_out(&step, tree)? {
+                        *tree.left_out.entry(reason).or_default() += 1;
+                        planner.give_up(step.file, ext4.look_again()?);
+                    } else {
+                        self.count(step.bytes(), step.reason);
+                        self.pause(step.bytes());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has btrfs or f2fs write groups anew.
+    fn by_the_filesystem(&mut self, tree: &mut Tree) -> Result<(), DefragError> {
+        let planner = self.planner(tree, Space::default());
+        for (number, groups) in planner.groups() {
+            let Some(file) = tree.files.get(number) else {
+                continue;
+            };
+            let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let opened = match tree.open(file.top, &file.path, flags) {
+                Ok(opened) => opened,
+                Err(_) => {
+                    *tree
+                        .left_out
+                        .entry("files that could not be opened for writing")
+                        .or_default() += 1;
+                    continue;
+                }
+            };
+            for (start, bytes, _) in groups {
+                if self.is_over()? {
+                    return self.sync();
+                }
+                let moved = if self.place.filesystem == "btrfs" {
+                    let threshold = u32::try_from(bytes).unwrap_or(u32::MAX);
+                    ioctls::btrfs_defragment(&opened, start, bytes, threshold)
+                } else {
+                    ioctls::f2fs_defragment(&opened, start, bytes)
+                };
+                match moved {
+                    Ok(()) => {
+                        self.count(bytes, Reason::Join);
+                        self.pause(bytes);
+                    }
+                    Err(errno @ (Errno::IO | Errno::ROFS)) => {
+                        return Err(DefragError::at(&self.place.mountpoint, errno));
+                    }
+                    Err(_) => {
+                        *tree
+                            .left_out
+                            .entry("files that the filesystem did not move")
+                            .or_default() += 1;
+                        break;
+                    }
+                }
+            }
+        }
+        self.sync()
+    }
+
+    /// Whether to end before the next move.
+    fn is_over(&mut self) -> Result<bool, DefragError> {
+        if (self.is_cancelled)() {
+            self.report.stopped = Some(Stopped::Cancelled);
+        }
+        if let Some(most) = self.options.flash_writes_max_bytes {
+            let written = match self.device {
+                Some(device) => device.since()?.programmed_bytes,
+                None => self.report.joined_bytes + self.report.room_bytes,
+            };
+            if written >= most {
+                self.report.stopped = Some(Stopped::FlashWrites);
+            }
+        }
+        Ok(self.report.stopped.is_some())
+    }
+
+    /// Holds the rate.
+    fn pause(&self, bytes: u64) {
+        const SLICE: Duration = Duration::from_millis(100);
+        let Some(rate) = self.options.rate_bytes.filter(|&rate| rate > 0) else {
+            return;
+        };
+        let until = Instant::now() + Duration::from_secs_f64(bytes as f64 / rate as f64);
+        while !(self.is_cancelled)() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(SLICE));
+        }
+    }
+}

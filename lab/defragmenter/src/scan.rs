@@ -1,0 +1,272 @@
+//! Finds the files below the paths, and where they lie.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use mobifs_fragmentation::{
+    Benefit, FileShape, Model, Pieces, extent_bytes_max, extents_of, is_rollback_journal,
+};
+use rustix::fs::{
+    CWD, Dir, FileType, IFlags, Mode, OFlags, ResolveFlags, fstat, ioctl_getflags, openat, openat2,
+};
+use rustix::io::Errno;
+
+use crate::error::DefragError;
+use crate::plan::{FileLayout, Piece, joined};
+
+/// A file, and where it lies.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    /// The path that was given, above it.
+    pub(crate) top: usize,
+    /// Its path from there; empty: it was given itself.
+    pub(crate) path: PathBuf,
+    pub(crate) inode: u64,
+    pub(crate) shape: FileShape,
+    pub(crate) layout: FileLayout,
+    /// Physical ranges that were allocated and never written.
+    pub(crate) unwritten: Vec<Piece>,
+    pub(crate) is_shared: bool,
+}
+
+/// All files.
+#[derive(Debug, Default)]
+pub(crate) struct Tree {
+    pub(crate) tops: Vec<(PathBuf, OwnedFd)>,
+    pub(crate) files: Vec<Found>,
+    /// What is left alone, by reason.
+    pub(crate) left_out: BTreeMap<&'static str, u64>,
+}
+
+/// What a scan has to know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Looks<'a> {
+    pub(crate) filesystem: &'a str,
+    pub(crate) block_bytes: u64,
+    pub(crate) model: Model,
+    /// All fragmented files are wanted, not only those that are worth it.
+    pub(crate) takes_all: bool,
+    /// Files with shared extents are moved, too, and have their own afterwards.
+    pub(crate) unshares: bool,
+}
+
+const RESOLVE: ResolveFlags = ResolveFlags::NO_SYMLINKS
+    .union(ResolveFlags::NO_XDEV)
+    .union(ResolveFlags::BENEATH);
+const READ: OFlags = OFlags::RDONLY
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::CLOEXEC);
+
+pub(crate) fn scan(paths: &[PathBuf], looks: Looks<'_>) -> Result<Tree, DefragError> {
+    let mut tree = Tree::default();
+    let mut known = HashSet::new();
+    for path in paths {
+        let opened =
+            openat(CWD, path, READ, Mode::empty()).map_err(|e| DefragError::at(path, e))?;
+        let about = fstat(&opened).map_err(|e| DefragError::at(path, e))?;
+        let top = tree.tops.len();
+        tree.tops.push((path.clone(), opened));
+        if FileType::from_raw_mode(about.st_mode) == FileType::Directory {
+            tree.walk(top, looks, &mut known);
+        } else {
+            tree.file(top, Path::new(""), looks, &mut known);
+        }
+    }
+    Ok(tree)
+}
+
+impl Tree {
+    fn leave_out(&mut self, reason: &'static str) {
+        *self.left_out.entry(reason).or_default() += 1;
+    }
+
+    fn walk(&mut self, top: usize, looks: Looks<'_>, known: &mut HashSet<u64>) {
+        let mut directories = vec![PathBuf::new()];
+        while let Some(directory) = directories.pop() {
+            let Ok(entries) = self.entries(top, &directory) else {
+                self.leave_out("directories that cannot be read");
+                continue;
+            };
+            for (name, kind) in entries {
+                let path = directory.join(name);
+                match kind {
+                    FileType::Directory => directories.push(path),
+                    FileType::RegularFile => self.file(top, &path, looks, known),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn entries(&self, top: usize, directory: &Path) -> io::Result<Vec<(OsString, FileType)>> {
+        let opened = self.open(top, directory, READ | OFlags::DIRECTORY)?;
+        let mut found = Vec::new();
+        for entry in Dir::read_from(&opened)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                let name = std::ffi::OsStr::from_bytes(name).to_owned();
+                let kind = match entry.file_type() {
+                    FileType::Unknown => {
+                        let at = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+                        let about = rustix::fs::statat(&opened, name.as_os_str(), at)?;
+                        FileType::from_raw_mode(about.st_mode)
+                    }
+                    kind => kind,
+                };
+                found.push((name, kind));
+            }
+        }
+        // The order of names, so that the same tree gives the same plan.
+        found.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        Ok(found)
+    }
+
+    /// Opens what lies below a path that was given; neither links nor mounts lead out.
+    pub(crate) fn open(&self, top: usize, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let (given, opened) = self.tops.get(top).ok_or(Errno::NOENT)?;
+        if path.as_os_str().is_empty()
+            && FileType::from_raw_mode(fstat(opened)?.st_mode) != FileType::Directory
+        {
+            return openat(CWD, given, flags, Mode::empty());
+        }
+        let path = if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            path
+        };
+        openat2(opened, path, flags, Mode::empty(), RESOLVE)
+    }
+
+    /// The path of a file, for people.
+    pub(crate) fn path(&self, file: &Found) -> PathBuf {
+        let top = self.tops.get(file.top).map(|(path, _)| path.as_path());
+        let top = top.unwrap_or(Path::new(""));
+        if file.path.as_os_str().is_empty() {
+            top.to_owned()
+        } else {
+            top.join(&file.path)
+        }
+    }
+
+    fn file(&mut self, top: usize, path: &Path, looks: Looks<'_>, known: &mut HashSet<u64>) {
+        match self.look(top, path, looks, known) {
+            Ok(Some(found)) => self.files.push(found),
+            Ok(None) => {}
+            Err(Errno::NOENT | Errno::LOOP) => self.leave_out("files that vanished"),
+            Err(Errno::ACCESS | Errno::PERM) => self.leave_out("files that this user may not read"),
+            Err(Errno::XDEV) => self.leave_out("files of other filesystems"),
+            Err(_) => self.leave_out("files that cannot be read"),
+        }
+    }
+
+    fn look(
+        &mut self,
+        top: usize,
+        path: &Path,
+        looks: Looks<'_>,
+        known: &mut HashSet<u64>,
+    ) -> Result<Option<Found>, Errno> {
+        let file = self.open(top, path, READ)?;
+        let about = fstat(&file)?;
+        let (inode, size) = (about.st_ino, u64::try_from(about.st_size).unwrap_or(0));
+        if size == 0 || !known.insert(inode) {
+            return Ok(None);
+        }
+        let Some(mut found) = look_at(&file, size, looks)? else {
+            self.leave_out("files without extents of their own (inline, compressed, no place yet)");
+            return Ok(None);
+        };
+        (found.top, found.inode) = (top, inode);
+        found.path = path.to_owned();
+        let name = self.path(&found);
+        if let Some(reason) = self.why_left_alone(&file, &name, &found, looks) {
+            // It is measured, but does not move.
+            found.layout.may_move = false;
+            if found.layout.pieces.len() > 1 {
+                self.leave_out(reason);
+            }
+        }
+        Ok(Some(found))
+    }
+
+    fn why_left_alone(
+        &self,
+        file: &OwnedFd,
+        name: &Path,
+        found: &Found,
+        looks: Looks<'_>,
+    ) -> Option<&'static str> {
+        if is_rollback_journal(name.as_os_str().as_bytes()) {
+            return Some("rollback journals, which live for one transaction");
+        }
+        if found.is_shared && !looks.unshares {
+            return Some(
+                "files with shared extents (--unshare moves them, and they take more room)",
+            );
+        }
+        let flags = ioctl_getflags(file).unwrap_or(IFlags::empty());
+        if flags.intersects(IFlags::IMMUTABLE | IFlags::APPEND) {
+            return Some("immutable and append-only files");
+        }
+        None
+    }
+}
+
+/// Where an open file lies; none if it has no extents that could move.
+pub(crate) fn look_at(
+    file: impl AsFd,
+    size: u64,
+    looks: Looks<'_>,
+) -> Result<Option<Found>, Errno> {
+    let mut pieces = Pieces::new(size, looks.block_bytes, extent_bytes_max(looks.filesystem));
+    let end = pieces.end();
+    let extents = extents_of(file, end);
+    let extents = extents.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let mut places = Vec::with_capacity(extents.len());
+    let mut unwritten = Vec::new();
+    let mut is_shared = false;
+    for extent in extents {
+        pieces.push(extent, true, &mut |_| {});
+        is_shared |= extent.is_shared;
+        if extent.is_inline || extent.is_unplaced || extent.is_encoded {
+            return Ok(None);
+        }
+        let length = extent.length.min(end.saturating_sub(extent.logical));
+        if length == 0 {
+            continue;
+        }
+        let piece = Piece {
+            logical: extent.logical,
+            physical: extent.physical,
+            length,
+        };
+        if extent.is_unwritten {
+            unwritten.push(piece);
+        }
+        places.push(piece);
+    }
+    let shape = pieces.finish(&mut |_| {});
+    let is_fragmented = shape.excess() > 0;
+    let is_worth_it = Benefit::of(&shape, looks.model).is_worth_it();
+    let layout = FileLayout {
+        pieces: joined(&places),
+        may_move: true,
+        is_wanted: is_fragmented && (looks.takes_all || is_worth_it),
+        hot: None,
+    };
+    Ok(Some(Found {
+        top: 0,
+        path: PathBuf::new(),
+        inode: 0,
+        shape,
+        layout,
+        unwritten,
+        is_shared,
+    }))
+}

@@ -1,0 +1,73 @@
+//! Remapping on a served device, beside copying and e4defrag.
+
+use std::process::Command;
+
+use mobifs_defragmenter::{Mode, Report};
+use mobifs_device_server::{Reply, Request};
+
+use crate::disk::{Disk, succeed};
+
+/// The same aged filesystem, on a device of its own each time.
+fn aged() -> Option<Disk> {
+    let disk = Disk::served(192)?;
+    for number in 0..40 {
+        disk.write(&format!("film-{number}"), 1 << 20, number);
+    }
+    disk.interleave(&["a.db", "b.db", "c.db", "d.db"], 200, 8192);
+    rustix::fs::sync();
+    Some(disk)
+}
+
+fn programmed(disk: &Disk) -> u64 {
+    let Reply::Stats { stats } = disk.ask(&Request::Stats) else {
+        panic!("no statistics");
+    };
+    stats["device"]["programmed_bytes"].as_u64().unwrap()
+}
+
+/// Bytes that are programmed while something is done, with what a sync adds.
+fn cost(disk: &Disk, work: impl FnOnce() -> Option<Report>) -> (u64, Option<Report>) {
+    succeed(Command::new("sync").arg("-f").arg(disk.path()));
+    let before = programmed(disk);
+    let report = work();
+    succeed(Command::new("sync").arg("-f").arg(disk.path()));
+    (programmed(disk) - before, report)
+}
+
+#[test]
+fn remapping_has_the_same_result_as_copying_and_programs_a_fraction() {
+    let Some(mut copied) = aged() else {
+        return;
+    };
+    let content = copied.content();
+    let (copy_bytes, copy) = cost(&copied, || Some(copied.defragment(Mode::Copy)));
+    assert!(copied.content().values().eq(content.values()));
+    copied.check();
+    copied.end();
+    let mut remapped = aged().unwrap();
+    let (remap_bytes, remap) = cost(&remapped, || Some(remapped.defragment(Mode::Remap)));
+    assert!(remapped.content().values().eq(content.values()));
+    let (copy, remap) = (copy.unwrap(), remap.unwrap());
+    let device = remap.device.unwrap();
+    println!(
+        "DoF {:?} -> copy {:?} ({copy_bytes} bytes programmed), remap {:?} ({remap_bytes}); {device:?}",
+        copy.before.mean_dof, copy.after.mean_dof, remap.after.mean_dof
+    );
+    assert_eq!(copy.after, remap.after);
+    assert_eq!(remap.after.fragmented_files, 0, "{remap:?}");
+    assert!(
+        device.pages_shared * 4096 >= remap.joined_bytes * 99 / 100,
+        "{remap:?}"
+    );
+    assert!(
+        remap_bytes * 10 < copy_bytes,
+        "{remap_bytes} against {copy_bytes}"
+    );
+    remapped.check();
+    remapped.end();
+    // The image has what the device had, in another process's eyes as well.
+    remapped.serve(None, None);
+    remapped.mount();
+    assert!(remapped.content().values().eq(content.values()));
+    remapped.end();
+}
