@@ -11,6 +11,9 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 	bench-responsiveness bench-neighbours bench-native bench-record sim-native room room-f2fs bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs native-campaign native-guest native-systemd systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
 	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers frag-report wheel clean
+	crash-campaign-f2fs native-campaign native-guest native-systemd systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign \
+	defrag-campaign defrag-comparison sqlite-campaign \
+	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers wheel clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -190,6 +193,14 @@ postmark-cuts: ## A large PostMark, ten power cuts in each of its phases (root)
 flash-campaign: ## Power cuts of an ext4 at work on the modelled device (CUTS, SEED, root)
 	MOBIFS_FLASH_CUTS=$(or $(CUTS),200) MOBIFS_FLASH_SEED=$(or $(SEED),1) cargo test --locked \
 		-p mobifs-device-server --test mounted campaign -- --nocapture
+
+defrag-campaign: ## Power cuts of an ext4 whose files are being remapped (CUTS, SEED, root)
+	MOBIFS_DEFRAG_CUTS=$(or $(CUTS),10000) MOBIFS_DEFRAG_SEED=$(or $(SEED),1) cargo test --locked \
+		-p mobifs-defragmenter --test it power_cut -- --nocapture
+
+defrag-comparison: ## e4defrag, copying and remapping on the same aged filesystems (MIB, root)
+	MOBIFS_DEFRAG_MIB=$(or $(MIB),512) cargo test --locked -p mobifs-defragmenter --test it \
+		full_filesystems -- --nocapture
 
 sqlite-campaign: ## Power cuts and kills under SQLite in the VFS (CUTS, DISK_CUTS, KILLS, SEED, root)
 	MOBIFS_CUTS=$(or $(CUTS),100000) MOBIFS_CUT_SEED=$(or $(SEED),1) cargo test --release --locked \

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use mobifs_device_server::RemapPair;
-use rustix::fs::{OFlags, fstat, syncfs};
+use rustix::fs::{Advice, OFlags, fadvise, fstat, syncfs};
 use rustix::io::Errno;
 
 use crate::device::Device;
@@ -107,6 +107,9 @@ impl<'a> Ext4<'a> {
         let Some(parts) = self.pool.parts(step.to, bytes) else {
             return Ok(Some("moves whose place was lost"));
         };
+        // A large folio of the page cache spans several pieces. Having moved one it is dirty, and for
+        // each further one the kernel would commit the journal first. An error changes nothing.
+        let _advised = fadvise(&file, 0, None, Advice::DontNeed);
         self.announce(&pieces, &unwritten, step.to)?;
         let mut done = 0;
         for (donor, length) in parts {

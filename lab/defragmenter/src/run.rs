@@ -211,13 +211,21 @@ fn place_of(paths: &[PathBuf]) -> Result<Place, DefragError> {
         return Err(DefragError::ReadOnly(path));
     }
     let directory = if path.is_dir() {
-        path
+        path.clone()
     } else {
         let parent = path
             .parent()
             .filter(|parent| !parent.as_os_str().is_empty());
         parent.unwrap_or(Path::new(".")).to_owned()
     };
+    // The kernel moves parts of pages only to the same place in a page.
+    if mount.kind == "ext4" && room.f_frsize < rustix::param::page_size() as u64 {
+        return Err(DefragError::Unsupported {
+            path,
+            filesystem: mount.kind,
+            why: "whose blocks are smaller than a page, which this program does not move; e4defrag does",
+        });
+    }
     Ok(Place {
         filesystem: mount.kind,
         mountpoint: mount.mountpoint,

@@ -74,6 +74,10 @@ impl Disk {
 
     /// A new ext4 on a served device, which only counts time.
     pub(crate) fn served(mebibytes: u64) -> Option<Self> {
+        Self::served_with(mebibytes, &[])
+    }
+
+    pub(crate) fn served_with(mebibytes: u64, options: &[&str]) -> Option<Self> {
         let no_loop = || (!Path::new("/dev/loop-control").exists()).then_some("no loop devices");
         if !mobifs_skip::can(mobifs_skip::why_no_mounts().or_else(no_loop)) {
             return None;
@@ -82,7 +86,8 @@ impl Disk {
         disk.serve(Some(mebibytes << 20), None);
         succeed(
             Command::new("mkfs.ext4")
-                .args(["-q", "-F"])
+                .args(["-q", "-F", "-b", "4096"])
+                .args(options)
                 .arg(disk.device()),
         );
         disk.mount();

@@ -5,6 +5,7 @@
     reason = "a helper of a test fails the test by panicking, as the test itself does"
 )]
 
+mod comparison;
 mod copying;
 mod disk;
 mod power_cuts;

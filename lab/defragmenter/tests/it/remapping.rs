@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use mobifs_defragmenter::{Mode, Report};
-use mobifs_device_server::{Reply, Request};
+use mobifs_defragmenter::{Mode, Options, Report, defragment};
+use mobifs_device_server::{Keep, Reply, Request};
 
 use crate::disk::{Disk, succeed};
 
@@ -70,4 +70,63 @@ fn remapping_has_the_same_result_as_copying_and_programs_a_fraction() {
     remapped.mount();
     assert!(remapped.content().values().eq(content.values()));
     remapped.end();
+}
+
+/// The device loses power while files are being remapped: a sentence, and nothing is lost.
+#[test]
+fn a_device_that_is_cut_meanwhile_loses_nothing() {
+    for seed in 0..2 {
+        let Some(mut disk) = aged() else {
+            return;
+        };
+        let content = disk.content();
+        let options = Options {
+            mode: Mode::Remap,
+            takes_all: true,
+            // So slow that the cut comes before the end.
+            rate_bytes: Some(1 << 20),
+            ..Options::default()
+        };
+        let paths = [disk.path()];
+        let ended = std::thread::scope(|scope| {
+            let run = scope.spawn(|| defragment(&paths, &options, &|| false));
+            while announced(&disk) == 0 && !run.is_finished() {
+                std::thread::yield_now();
+            }
+            if seed % 2 == 1 {
+                rustix::fs::sync();
+            }
+            let cut = disk.ask(&Request::Cut {
+                keep: Keep::Random { seed },
+            });
+            assert!(matches!(cut, Reply::Cut { .. }), "{cut:?}");
+            run.join().unwrap()
+        });
+        let said = ended.unwrap_err().to_string();
+        assert!(
+            said.contains("nothing is lost") || said.contains("device"),
+            "{said}"
+        );
+        disk.unmount();
+        let powered = disk.ask(&Request::PowerOn);
+        assert!(matches!(powered, Reply::PoweredOn { .. }), "{powered:?}");
+        disk.mount();
+        assert!(disk.content() == content, "seed {seed}");
+        disk.check();
+        disk.mount();
+        // And it can go on.
+        assert_eq!(disk.defragment(Mode::Remap).after.fragmented_files, 0);
+        assert!(disk.content() == content, "seed {seed}");
+        disk.check();
+        disk.end();
+    }
+}
+
+fn announced(disk: &Disk) -> u64 {
+    let Reply::Stats { stats } = disk.ask(&Request::Stats) else {
+        panic!("no statistics");
+    };
+    let remaps = &stats["remaps"];
+    let number = |name: &str| remaps[name].as_u64().unwrap();
+    number("pages_announced") + number("pages_shared")
 }

@@ -201,19 +201,28 @@ impl Ftl {
         done
     }
 
-    /// Fresh pages for `entries` entries, one after another.
+    /// Fresh pages for `entries` entries, in as few programs as they fit in.
     fn write_log_pages(&mut self, entries: u32, not_before: Ns) -> Ns {
-        let mut done = not_before;
+        let mut numbers = Vec::new();
         let mut rest = entries;
-        loop {
+        while rest > 0 || numbers.is_empty() {
             let part = rest.min(self.policy.log_entries_per_page);
             let number = self.free_log_number();
-            done = self.write_log_page(number, part, done);
+            self.log.pages.entry(number).or_default().entries = part;
+            self.log.tail = Some(number);
+            numbers.push(number);
             rest -= part;
-            if rest == 0 {
-                return done;
-            }
         }
+        let owners = numbers.iter().map(|&n| self.geometry.owner_of_log_page(n));
+        let owners: Vec<u32> = owners.collect();
+        let done = self.program(&owners, Stream::Map, Cause::Log, not_before);
+        for number in numbers {
+            self.in_flight.push_back(InFlight {
+                done,
+                undo: Undo::LogPage { number, records: 0 },
+            });
+        }
+        done
     }
 
     fn free_log_number(&self) -> u32 {
