@@ -17,7 +17,9 @@ const LARGE_BYTES: u64 = 16 << 20;
 /// A move is no longer than this, unless one piece is.
 const MOVE_BYTES_MAX: u64 = 128 << 20;
 /// Places for a new run that are tried before a group is given up.
-const WINDOWS_TRIED: usize = 16;
+const WINDOWS_TRIED: usize = 128;
+/// What has moved makes room for what had none: how often all groups are gone through.
+const PASSES_MAX: u32 = 6;
 
 /// A part of a file that is contiguous in the file and on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +117,9 @@ pub struct Planner {
     limits: Limits,
     /// Groups that are left: file and first byte, the last first.
     groups: Vec<(usize, u64)>,
+    /// Whether this pass has joined anything, and how many are left.
+    has_joined: bool,
+    passes_left: u32,
     /// Each with the file and its pieces before.
     queue: VecDeque<(Step, Option<(usize, Vec<Piece>)>)>,
 }
@@ -130,6 +135,8 @@ impl Planner {
             movable: BTreeMap::new(),
             limits,
             groups: Vec::new(),
+            has_joined: false,
+            passes_left: PASSES_MAX - 1,
             queue: VecDeque::new(),
         };
         for file in 0..planner.files.len() {
@@ -264,6 +271,13 @@ impl Planner {
             if let Some((step, _)) = self.queue.pop_front() {
                 return Some(step);
             }
+            if self.groups.is_empty()
+                && self.passes_left > 0
+                && std::mem::take(&mut self.has_joined)
+            {
+                self.passes_left -= 1;
+                self.find_groups();
+            }
             let (file, logical) = self.groups.pop()?;
             let layout = self.files.get(file)?;
             let first = layout
@@ -304,7 +318,14 @@ impl Planner {
             }
             return;
         }
-        self.place_in_parts(file, &pieces);
+        // What was tried may have moved parts of the group.
+        let layout = &self.files[file];
+        let at = |piece: &Piece| piece.logical == pieces[0].logical;
+        if let Some(first) = layout.pieces.iter().position(at) {
+            let count = self.group_at(layout, first);
+            let pieces = layout.pieces[first..first + count].to_vec();
+            self.place_in_parts(file, &pieces);
+        }
     }
 
     /// A run for a group: right behind what precedes it, or the smallest.
@@ -331,11 +352,16 @@ impl Planner {
             let count = fits.count();
             let (part, behind) = rest.split_at(count.max(1));
             if count >= 2 {
-                let bytes = part.iter().map(|piece| piece.length).sum();
+                let bytes = part.iter().map(|piece| piece.length).sum::<u64>();
                 let Some(to) = self.free.best_fit(bytes) else {
                     return;
                 };
-                self.do_move(file, part.to_vec(), to, Reason::Join);
+                // The part before may have come to lie right before this one.
+                let start = part[0].logical;
+                let (within, cut) = clipped(&self.files[file].pieces, start, start + bytes);
+                if 1 + cut < within.len() {
+                    self.do_move(file, within, to, Reason::Join);
+                }
             }
             rest = behind;
         }
@@ -360,6 +386,7 @@ impl Planner {
             reason,
         };
         let bytes = step.bytes();
+        self.has_joined |= reason == Reason::Join;
         self.free.take(to, bytes);
         for piece in &step.pieces {
             self.resting.add(piece.physical, piece.length);
@@ -375,16 +402,41 @@ impl Planner {
     }
 
     /// Moves what lies between free extents away, so that a run of this length appears; says where.
+    /// Where that is too much at once a shorter run comes first, into which larger pieces can move.
     fn make_room(&mut self, bytes: u64, most: u64) -> Option<u64> {
         self.settle();
-        let windows = self.windows(bytes, most);
-        for (_, start, end) in windows.into_iter().take(WINDOWS_TRIED) {
+        let mut left = most;
+        loop {
+            if let Some((start, _)) = self.clear_window(bytes, left) {
+                return Some(start);
+            }
+            let largest = self.free.largest();
+            let next = largest + (largest / 4).max(1);
+            if next >= bytes {
+                return None;
+            }
+            let (_, moved) = self.clear_window(next, left)?;
+            left = left.saturating_sub(moved);
+        }
+    }
+
+    /// Makes a run of this length by moves of no more than so many bytes; says where, and how much
+    /// has moved.
+    fn clear_window(&mut self, bytes: u64, most: u64) -> Option<(u64, u64)> {
+        let largest = self.free.largest();
+        let is_hopeful = |&(_, start, end): &(u64, u64, u64)| {
+            let mut inside = self.movable.range(start..end);
+            inside.all(|(_, &(_, length))| length <= largest)
+        };
+        let windows = self.windows(bytes, most).into_iter();
+        let windows: Vec<_> = windows.filter(is_hopeful).take(WINDOWS_TRIED).collect();
+        for (cost, start, end) in windows {
             if let Some(moves) = self.evacuation(start, end) {
                 for (file, piece, to) in moves {
                     self.do_move(file, vec![piece], to, Reason::MakeRoom);
                 }
                 self.settle();
-                return self.free.has(start, bytes).then_some(start);
+                return self.free.has(start, bytes).then_some((start, cost));
             }
         }
         None

@@ -195,6 +195,23 @@ fn free_room_in_small_pieces_is_brought_together() {
     assert_eq!(disk.files[0].pieces.len(), 1);
 }
 
+/// What lies in the way of a long run is larger than any free extent: it moves once a shorter run is
+/// there.
+#[test]
+fn a_run_grows_until_larger_pieces_fit() {
+    let mut runs = Vec::new();
+    for _ in 0..5 {
+        runs.extend([(2, 2), (1, 1)]);
+    }
+    // Free extents of 3 with pieces of 1 between them, and of 3 beside pieces of 5.
+    runs.extend([(0, 3), (6, 1), (0, 3), (1, 1)]);
+    runs.extend([(0, 3), (6, 5), (0, 3), (1, 1), (0, 1), (1, 1)]);
+    let mut disk = Disk::new(&runs, &[]);
+    assert!(disk.free().largest() < 5 * BLOCK);
+    run(&mut disk, LIMITS);
+    assert_eq!(disk.files[0].pieces.len(), 1);
+}
+
 #[test]
 fn large_pieces_and_cold_ones_stay() {
     let runs: Vec<_> = (0..10)

@@ -202,9 +202,9 @@ impl Disk {
 
 pub(crate) fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(seed);
-    std::iter::repeat_with(|| random.u8(..))
-        .take(bytes)
-        .collect()
+    let mut noise = vec![0; bytes];
+    random.fill(&mut noise);
+    noise
 }
 
 impl Drop for Disk {
