@@ -120,8 +120,15 @@ pub struct Planner {
     /// Whether this pass has joined anything, and how many are left.
     has_joined: bool,
     passes_left: u32,
-    /// Each with the file and its pieces before.
-    queue: VecDeque<(Step, Option<(usize, Vec<Piece>)>)>,
+    queue: VecDeque<Queued>,
+}
+
+/// A step that was not asked for yet.
+#[derive(Clone, Debug)]
+struct Queued {
+    step: Step,
+    /// The file that moves, and its pieces before.
+    before: Option<(usize, Vec<Piece>)>,
 }
 
 impl Planner {
@@ -162,7 +169,7 @@ impl Planner {
     /// follow are not known any more either: `free` is what there is.
     pub fn give_up(&mut self, file: usize, free: Space) {
         // What was to follow does not.
-        while let Some((_, before)) = self.queue.pop_back() {
+        while let Some(Queued { before, .. }) = self.queue.pop_back() {
             if let Some((of, pieces)) = before
                 && let Some(layout) = self.files.get_mut(of)
             {
@@ -268,7 +275,7 @@ impl Planner {
     /// The next step; none when there is nothing left to do.
     pub fn next_step(&mut self) -> Option<Step> {
         loop {
-            if let Some((step, _)) = self.queue.pop_front() {
+            if let Some(Queued { step, .. }) = self.queue.pop_front() {
                 return Some(step);
             }
             if self.groups.is_empty()
@@ -375,7 +382,10 @@ impl Planner {
         for (start, end) in resting.iter() {
             self.free.add(start, end - start);
         }
-        self.queue.push_back((Step::Settle, None));
+        self.queue.push_back(Queued {
+            step: Step::Settle,
+            before: None,
+        });
     }
 
     fn do_move(&mut self, file: usize, pieces: Vec<Piece>, to: u64, reason: Reason) {
@@ -397,8 +407,10 @@ impl Planner {
         let before = self.files[file].pieces.clone();
         moved(&mut self.files[file].pieces, &step);
         self.index(file);
-        self.queue
-            .push_back((Step::Move(step), Some((file, before))));
+        self.queue.push_back(Queued {
+            step: Step::Move(step),
+            before: Some((file, before)),
+        });
     }
 
     /// Moves what lies between free extents away, so that a run of this length appears; says where.

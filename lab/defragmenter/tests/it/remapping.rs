@@ -13,7 +13,8 @@ fn aged() -> Option<Disk> {
     for number in 0..40 {
         disk.write(&format!("film-{number}"), 1 << 20, number);
     }
-    disk.interleave(&["a.db", "b.db", "c.db", "d.db"], 200, 8192);
+    let piece = std::env::var("MOBIFS_DEFRAG_PIECE_KIB").map_or(8, |text| text.parse().unwrap());
+    disk.interleave(&["a.db", "b.db", "c.db", "d.db"], 200, piece << 10);
     rustix::fs::sync();
     Some(disk)
 }

@@ -57,12 +57,9 @@ impl ShareQueue {
         *self.from.entry(from).or_default() += 1;
     }
 
-    /// Takes all: pairs from, to in the order of `to`, and the versions that they stand for.
-    pub(super) fn take(&mut self) -> (Vec<(u32, u32)>, Vec<(u32, u64)>) {
-        let Self { by_to, .. } = core::mem::take(self);
-        let pairs = by_to.iter().map(|(&to, waiting)| (waiting.from, to));
-        let versions = by_to.iter().map(|(&to, waiting)| (to, waiting.version));
-        (pairs.collect(), versions.collect())
+    /// Takes all, by the page that gets the content.
+    pub(super) fn take(&mut self) -> BTreeMap<u32, Waiting> {
+        core::mem::take(self).by_to
     }
 
     pub(super) fn clear(&mut self) {
@@ -130,10 +127,12 @@ impl super::Model {
         if self.shares.is_empty() {
             return at;
         }
-        let (pairs, versions) = self.shares.take();
+        let taken = self.shares.take();
+        let pairs = taken.iter().map(|(&to, waiting)| (waiting.from, to));
+        let pairs: Vec<(u32, u32)> = pairs.collect();
         let done = self.ftl.share(&pairs, at);
         self.shares_logged_at = self.shares_logged_at.max(done);
-        for (lpn, version) in versions {
+        for (lpn, Waiting { version, .. }) in taken {
             self.event(super::Event::Destaged {
                 lpn,
                 version,
