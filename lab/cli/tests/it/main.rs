@@ -1,6 +1,7 @@
 //! Tests of the command `mobifs-lab`, as one program.
 
 mod age;
+mod defrag;
 mod flash_experiments;
 mod flash_serve;
 mod frag;
