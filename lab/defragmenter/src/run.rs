@@ -78,9 +78,9 @@ impl Default for Options {
     }
 }
 
-/// Making room may move so many times what then fits in: it is written again, or nearly free.
-const ROOM_FACTOR_COPY: u64 = 4;
-const ROOM_FACTOR_REMAP: u64 = 16;
+/// Making room may move so many times what then fits in. By remapping the content costs next to
+/// nothing, but each time that room is made the filesystem is synchronised.
+const ROOM_FACTOR: u64 = 4;
 
 /// Where the paths lie.
 struct Place {
@@ -281,18 +281,13 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn limits(&self) -> Limits {
-        let is_remap = self.options.mode == Mode::Remap;
         Limits {
             piece_bytes_max: if self.options.takes_all {
                 u64::MAX
             } else {
                 self.options.model.small_piece_bytes()
             },
-            room_factor: if is_remap {
-                ROOM_FACTOR_REMAP
-            } else {
-                ROOM_FACTOR_COPY
-            },
+            room_factor: ROOM_FACTOR,
         }
     }
 
