@@ -226,7 +226,9 @@ mod tests {
             assert_eq!(criterion.verdict, Verdict::Fail, "{evidence:?}");
             assert_eq!(criterion.because, None);
         }
-        let passed = of(2.0).at_most(3.0).explained_by("x", &[good.clone()]);
+        let passed = of(2.0)
+            .at_most(3.0)
+            .explained_by("x", std::slice::from_ref(&good));
         assert_eq!((passed.verdict, passed.because), (Verdict::Pass, None));
         let nothing = of(f64::NAN).explained_by("x", &[good]);
         assert_eq!(nothing.verdict, Verdict::Fail);

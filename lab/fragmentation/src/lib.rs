@@ -30,11 +30,11 @@ mod tree;
 pub use benefit::{Benefit, Model};
 pub use error::MeasureError;
 pub use extent::Extent;
-#[doc(hidden)]
-pub use image::fuzzing;
 pub use fiemap::extents_of;
 pub use filesystem::{extent_bytes_max, is_network};
 pub use fsmap::free_extents_of;
+#[doc(hidden)]
+pub use image::fuzzing;
 pub use kind::{Kind, is_rollback_journal};
 pub use measure::{Options, Outcome, measure};
 pub use names::shown;

@@ -1,16 +1,16 @@
 //! `mobifs frag`
 
 mod age;
-mod experiment;
 mod defrag;
+mod experiment;
 mod measure;
 
 use clap::{Args, Subcommand};
 
 use crate::failure::Failure;
 use age::AgeArguments;
-use experiment::ExperimentArguments;
 use defrag::DefragArguments;
+use experiment::ExperimentArguments;
 use measure::MeasureArguments;
 
 #[derive(Debug, Args)]
