@@ -103,8 +103,19 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
+    /// The parser of all commands is one function, whose frame is large without optimization; programs
+    /// parse in the main thread, which has 8 MiB.
     #[test]
     fn the_form_that_other_tools_rely_on_is_accepted() {
+        let thread = std::thread::Builder::new().stack_size(8 << 20);
+        thread
+            .spawn(accepts_what_others_rely_on)
+            .unwrap()
+            .join()
+            .unwrap();
+    }
+
+    fn accepts_what_others_rely_on() {
         for line in [
             "flash serve --preset emmc51 --size 4GiB --scale 0 --loop IMAGE",
             "flash serve --config FILE --seed 7 --journal J --nbd S --mount DIR IMAGE",
