@@ -419,7 +419,7 @@ type Started = (VolumeTarget, Arc<dyn Store>, Option<Arena>);
 
 /// Whether an event is not interrupted by a kill but followed by one: what it does is not
 /// one change of the engine, or goes on in a store that does not die with it.
-const fn is_whole(event: &Event, store_dies: bool) -> bool {
+fn is_whole(event: &Event, store_dies: bool) -> bool {
     match event {
         Event::Do(
             Operation::Open { .. }
@@ -428,7 +428,9 @@ const fn is_whole(event: &Event, store_dies: bool) -> bool {
             | Operation::Hold { .. }
             | Operation::CloseHeld { .. },
         ) => true,
-        Event::Do(operation) => !store_dies && operation.is_fsync(),
+        Event::Do(operation) => {
+            !store_dies && (operation.is_fsync() || operation.may_end_rollback())
+        }
         _ => !store_dies,
     }
 }

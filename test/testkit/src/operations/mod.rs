@@ -207,6 +207,15 @@ impl Operation {
             Self::Fsync { .. } | Self::FsyncDirectory { .. } | Self::FsyncHeld { .. }
         )
     }
+
+    /// Whether it may take a rollback journal's name away, which a successor makes durable.
+    pub fn may_end_rollback(&self) -> bool {
+        match self {
+            Self::Unlink { path } => path.ends_with("-journal"),
+            Self::Rename { from, to, .. } => from.ends_with("-journal") || to.ends_with("-journal"),
+            _ => false,
+        }
+    }
 }
 
 /// What an operation answers when it succeeds.
