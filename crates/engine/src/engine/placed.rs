@@ -35,8 +35,9 @@ impl Engine {
         self.namespace.contains_key(&slot.id).then_some(slot.id)
     }
 
-    /// Whether each change of the directory's entries that is not committed is of a name that
-    /// `accepts`. It is not known, so false, where a closed transaction has some.
+    /// Whether nothing of the directory is uncommitted, or entries of it are, each of a name that is
+    /// accepted. It is not known, so false, where a closed transaction mentions the directory, or
+    /// one that changes none of its entries: that may have its attributes.
     pub fn changes_only_entries(
         &self,
         directory: ObjectId,
@@ -51,8 +52,10 @@ impl Engine {
         mentioning.all(|id| {
             self.transactions.open(id).is_some_and(|open| {
                 let changed = open.dentries.keys();
-                let mut names = changed.filter(|(parent, _)| *parent == directory);
-                names.all(|(_, name)| accepts(name.as_bytes()))
+                let mut names = changed
+                    .filter(|(parent, _)| *parent == directory)
+                    .peekable();
+                names.peek().is_some() && names.all(|(_, name)| accepts(name.as_bytes()))
             })
         })
     }

@@ -28,8 +28,8 @@
 //!   back. For the database it has to be valid.
 //! * The process that calls has the database locked as SQLite does in a transaction that writes
 //!   ([`WRITER_LOCK_AT`]). No program that copies it, or a journal beside it, has.
-//! * The directory's call follows step 1 in the same thread, once, not later than [`PAUSE_MAX_MS`],
-//!   and nothing but journals has changed in it.
+//! * The directory's call follows the journal's first one in the same thread, once, not later than
+//!   [`PAUSE_MAX_MS`]; nothing of it is uncommitted but names of journals.
 //! * The journal names no super-journal: a transaction over several databases is committed when
 //!   that is removed, and these may be in several apps.
 //!
@@ -330,9 +330,10 @@ impl Volume {
         if !(caller.is_writer)(database) {
             return false;
         }
-        candidate.awaits_directory = state == Header::Prepared;
         let mut under_way = under_way.lock();
-        let has_room = under_way.len() < JOURNALS_MAX || under_way.contains_key(&journal);
+        let is_known = under_way.contains_key(&journal);
+        candidate.awaits_directory = !is_known;
+        let has_room = is_known || under_way.len() < JOURNALS_MAX;
         if has_room {
             under_way.insert(journal, candidate);
         }

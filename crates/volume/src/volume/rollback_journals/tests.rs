@@ -248,6 +248,23 @@ fn a_directory_in_which_more_than_journals_changed_is_made_durable() {
     assert_eq!(bed.volume.status().store.ordered_fsyncs, 2);
 }
 
+/// The journal was there before, so SQLite has no reason to make the directory durable.
+#[test]
+fn a_directory_in_which_no_name_changed_is_made_durable() {
+    let bed = Bed::new("durable");
+    let journal = bed.create("db-journal");
+    bed.volume.sync_all().unwrap();
+    bed.write(journal, 0, &header(false, 4096));
+    bed.fsync(journal, SQLITE);
+    let change = AttributeChange {
+        mode: Some(0o700),
+        ..AttributeChange::default()
+    };
+    let changed = bed.volume.set_attributes(&CALLER, bed.directory, &change);
+    changed.unwrap();
+    assert_eq!(bed.counted(|| bed.fsync(bed.directory, SQLITE)), 1);
+}
+
 #[test]
 fn a_second_call_for_the_directory_is_an_ordinary_one() {
     let bed = Bed::new("durable");
@@ -284,6 +301,7 @@ fn a_transaction_with_fewer_calls_is_one_commit() {
             let journal = bed.create("db-journal");
             bed.write(journal, 0, &header(true, 4096));
             bed.fsync(journal, SQLITE);
+            bed.fsync(bed.directory, SQLITE);
             bed.change(1);
             assert!(bed.uncommitted() > 0);
             if truncates {
