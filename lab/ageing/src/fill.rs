@@ -260,7 +260,7 @@ pub enum Progress {
     },
 }
 
-/// Is told how far it is, and says whether to go on.
+/// Gets the progress, and says whether to go on.
 pub type Watch<'w> = dyn FnMut(Progress) -> ControlFlow<()> + 'w;
 
 /// What was done.
@@ -318,16 +318,16 @@ pub fn resume(
     before: Space,
     watch: &mut Watch<'_>,
 ) -> Result<Filled, AgeError> {
-    resume_and_settle(directory, procedure, before, watch, &|| Ok(()))
+    resume_and_apply(directory, procedure, before, watch, &|| Ok(()))
 }
 
-/// As [`resume`]; `settle` brings everything to its place before it is said how full the filesystem is.
-pub(crate) fn resume_and_settle(
+/// As [`resume`]; `apply` brings everything to its place before the use of the filesystem is measured.
+pub(crate) fn resume_and_apply(
     directory: &Path,
     procedure: &Procedure,
     before: Space,
     watch: &mut Watch<'_>,
-    settle: &dyn Fn() -> Result<(), AgeError>,
+    apply: &dyn Fn() -> Result<(), AgeError>,
 ) -> Result<Filled, AgeError> {
     procedure.check()?;
     let root = directory.join(DIRECTORY);
@@ -338,7 +338,7 @@ pub(crate) fn resume_and_settle(
         filling.delete_files()?;
     }
     let mut filled = filling.filled;
-    settle()?;
+    apply()?;
     filled.after = Space::of(directory)?;
     filled.checksum = Checksum::new().of(&root)?;
     let used_permille = filled.after.used_permille();

@@ -352,7 +352,7 @@ impl Place {
     ///
     /// # Errors
     /// It cannot.
-    pub fn settle(&self) -> Result<(), AgeError> {
+    pub fn apply(&self) -> Result<(), AgeError> {
         if let Some(mount) = &self.mount {
             tool(Command::new(mobifs()?).arg("sync").arg(mount))?;
         } else if self.steers {
@@ -366,7 +366,7 @@ impl Place {
     /// # Errors
     /// It cannot be synced or measured.
     pub fn measure(&self) -> Result<Report, AgeError> {
-        self.settle()?;
+        self.apply()?;
         let mut path = self.tree();
         if self.mount.is_some() {
             path = self.lower().join("store").join(TREE);

@@ -47,7 +47,7 @@ pub enum Event<'e> {
     Fill(fill::Progress),
 }
 
-/// Is told how far a run is.
+/// Gets the progress of a run.
 pub type Watch<'w> = dyn FnMut(Event<'_>) + 'w;
 
 /// The share that counts as full, of 1000: what the metadata of a filesystem leaves.
@@ -174,7 +174,7 @@ fn forget(site: &Site) {
     }
 }
 
-/// Does what is left of a run.
+/// Does the rest of a run.
 ///
 /// # Errors
 /// It was stopped, or something failed; the state says how far it came.
@@ -196,9 +196,9 @@ pub fn go_on(
                     ControlFlow::Continue(())
                 }
             };
-            let settle = || place.settle();
+            let apply = || place.apply();
             let filled =
-                fill::resume_and_settle(place.upper(), &procedure, before, &mut watch, &settle)?;
+                fill::resume_and_apply(place.upper(), &procedure, before, &mut watch, &apply)?;
             state.work = Work::LargeAndSmall(LargeAndSmall {
                 procedure,
                 before,

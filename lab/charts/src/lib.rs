@@ -300,6 +300,29 @@ pub fn names_height(names: &[String]) -> u32 {
     (letters.unwrap_or(0) * LETTER_WIDTH) as u32 + 2 * NAME_GAP as u32
 }
 
+/// A picture of groups of bars, as high as their names need; nothing is in it if there are none.
+///
+/// # Errors
+/// The drawing library refuses.
+pub fn bar_chart(
+    width: u32,
+    caption: String,
+    y_label: &'static str,
+    legend: Legend,
+    bars: &Bars,
+) -> Result<String, PlotError> {
+    const PLOT_HEIGHT: u32 = 280;
+    let frame = Frame {
+        caption,
+        x_label: "",
+        y_label,
+        x_is_logarithmic: false,
+        legend,
+    };
+    let height = PLOT_HEIGHT + names_height(&bars.categories);
+    picture(width, height, |canvas| draw_bars(canvas, &frame, bars))
+}
+
 /// Draws groups of bars with axes and a legend; nothing if there are none.
 ///
 /// # Errors

@@ -48,7 +48,7 @@ impl<'a> Ext4<'a> {
             announced_bytes: 0,
         };
         // Content that waits in memory would not be what a source holds.
-        ext4.settle()?;
+        ext4.make_durable()?;
         Ok(ext4)
     }
 
@@ -61,7 +61,7 @@ impl<'a> Ext4<'a> {
     }
 
     /// Everything that has moved becomes durable; then what it left can be used.
-    pub(crate) fn settle(&mut self) -> Result<(), DefragError> {
+    pub(crate) fn make_durable(&mut self) -> Result<(), DefragError> {
         syncfs(self.pool.file()).map_err(|errno| self.at(errno))?;
         if self.announced_bytes > 0 {
             self.announced_bytes = 0;
@@ -74,7 +74,7 @@ impl<'a> Ext4<'a> {
 
     /// After a surprise: what is free, durably.
     pub(crate) fn look_again(&mut self) -> Result<Space, DefragError> {
-        self.settle()?;
+        self.make_durable()?;
         self.pool.look().map_err(|errno| self.at(errno))?;
         Ok(self.pool.space())
     }
@@ -226,12 +226,12 @@ fn without(piece: Piece, others: &[Piece]) -> Vec<Piece> {
     let mut at = piece.logical;
     let end = piece.logical + piece.length;
     let (inside, _) = clipped(others, piece.logical, end);
-    let behind = Piece {
+    let end_mark = Piece {
         logical: end,
         physical: 0,
         length: 0,
     };
-    for other in inside.iter().chain([&behind]) {
+    for other in inside.iter().chain([&end_mark]) {
         if other.logical > at {
             parts.push(Piece {
                 logical: at,

@@ -5,7 +5,7 @@
 //! that one appears; if that cannot be, the group moves in several parts, of two pieces or more.
 //! Every move leaves its file with fewer pieces, or, where it only makes room, with as many.
 //!
-//! What a move leaves is not used again before the next [`Step::Settle`]: until then a power cut may
+//! What a move leaves is not used again before the next [`Step::MakeDurable`]: until then a power cut may
 //! bring back the time when it was still the file's.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -66,7 +66,7 @@ pub enum Step {
     /// A part of a file goes to one free run.
     Move(Move),
     /// Everything before becomes durable.
-    Settle,
+    MakeDurable,
 }
 
 /// A part of a file goes to one free run.
@@ -310,7 +310,7 @@ impl Planner {
             self.do_move(file, pieces, to, Reason::Join);
             return;
         }
-        self.settle();
+        self.make_durable();
         if let Some(to) = self.place_for(file, first, bytes) {
             self.do_move(file, pieces, to, Reason::Join);
             return;
@@ -335,7 +335,7 @@ impl Planner {
         }
     }
 
-    /// A run for a group: right behind what precedes it, or the smallest.
+    /// A run for a group: right after what precedes it, or the smallest.
     fn place_for(&self, file: usize, first: usize, bytes: u64) -> Option<u64> {
         let pieces = &self.files[file].pieces;
         let before = first.checked_sub(1).and_then(|index| pieces.get(index));
@@ -357,7 +357,7 @@ impl Planner {
                 bytes <= largest
             });
             let count = fits.count();
-            let (part, behind) = rest.split_at(count.max(1));
+            let (part, others) = rest.split_at(count.max(1));
             if count >= 2 {
                 let bytes = part.iter().map(|piece| piece.length).sum::<u64>();
                 let Some(to) = self.free.best_fit(bytes) else {
@@ -370,11 +370,11 @@ impl Planner {
                     self.do_move(file, within, to, Reason::Join);
                 }
             }
-            rest = behind;
+            rest = others;
         }
     }
 
-    fn settle(&mut self) {
+    fn make_durable(&mut self) {
         if self.resting.is_empty() {
             return;
         }
@@ -383,7 +383,7 @@ impl Planner {
             self.free.add(start, end - start);
         }
         self.queue.push_back(Queued {
-            step: Step::Settle,
+            step: Step::MakeDurable,
             before: None,
         });
     }
@@ -416,7 +416,7 @@ impl Planner {
     /// Moves what lies between free extents away, so that a run of this length appears; says where.
     /// Where that is too much at once a shorter run comes first, into which larger pieces can move.
     fn make_room(&mut self, bytes: u64, most: u64) -> Option<u64> {
-        self.settle();
+        self.make_durable();
         let mut left = most;
         loop {
             if let Some((start, _)) = self.clear_window(bytes, left) {
@@ -447,7 +447,7 @@ impl Planner {
                 for (file, piece, to) in moves {
                     self.do_move(file, vec![piece], to, Reason::MakeRoom);
                 }
-                self.settle();
+                self.make_durable();
                 return self.free.has(start, bytes).then_some((start, cost));
             }
         }

@@ -25,7 +25,7 @@ pub enum Mode {
     DryRun,
     /// It is copied.
     Copy,
-    /// The device below is told, and changes its mapping instead of copying.
+    /// The device below gets the pairs, and changes its mapping instead of copying.
     Remap,
 }
 
@@ -401,10 +401,10 @@ impl Work<'_> {
         let mut planner = self.planner(tree, ext4.free());
         let result = self.follow(&mut planner, &mut ext4, tree);
         // Also after a failure: what has moved becomes durable, if it still can.
-        let settled = ext4.settle();
+        let durable = ext4.make_durable();
         drop(ext4);
         result?;
-        settled?;
+        durable?;
         // The room of the pool is free again, durably: this belongs to the cost.
         self.sync()
     }
@@ -432,7 +432,7 @@ impl Work<'_> {
                 return Ok(());
             }
             match step {
-                Step::Settle => ext4.settle()?,
+                Step::MakeDurable => ext4.make_durable()?,
                 Step::Move(step) => {
                     if let Some(reason) = ext4.carry_out(&step, tree)? {
                         *tree.left_out.entry(reason).or_default() += 1;

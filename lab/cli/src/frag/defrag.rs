@@ -8,12 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use mobifs_defragmenter::{DefragError, Mode, Options, defragment, table};
-use mobifs_fragmentation::Model;
 use mobifs_trace::{EventKind, LoadOptions, load};
 use mobifs_volume::parse_size;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::measure::positive;
+use super::ModelArguments;
 use crate::failure::{Code, Failure, put};
 
 pub(super) const HELP: &str = "\
@@ -64,12 +63,8 @@ pub(super) struct DefragArguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// What a piece more costs when a file is read
-    #[arg(long, value_name = "MS", default_value_t = Model::default().piece_ms, value_parser = positive)]
-    piece_ms: f64,
-    /// What a megabyte costs when a file is read
-    #[arg(long, value_name = "MS", default_value_t = Model::default().megabyte_ms, value_parser = positive)]
-    megabyte_ms: f64,
+    #[command(flatten)]
+    model: ModelArguments,
     /// What to defragment
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
@@ -88,10 +83,7 @@ pub(super) fn run(arguments: &DefragArguments) -> Result<(), Failure> {
         mode,
         takes_all: arguments.all,
         unshares: arguments.unshare,
-        model: Model {
-            piece_ms: arguments.piece_ms,
-            megabyte_ms: arguments.megabyte_ms,
-        },
+        model: arguments.model.model(),
         hot: arguments.hot.as_deref().map(hot).transpose()?,
         rate_bytes: arguments.rate,
         flash_writes_max_bytes: arguments.flash_writes_max,

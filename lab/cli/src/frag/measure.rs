@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use mobifs_fragmentation::{MeasureError, Model, Options, measure, page, table};
+use mobifs_fragmentation::{MeasureError, Options, measure, page, table};
 use tempfile::TempPath;
 
+use super::ModelArguments;
 use crate::failure::{Code, Failure, put};
 
 pub(super) const HELP: &str = "\
@@ -49,24 +50,11 @@ pub(super) struct MeasureArguments {
     /// Measure images as files, not what is in them
     #[arg(long)]
     as_file: bool,
-    /// What a piece more costs when a file is read
-    #[arg(long, value_name = "MS", default_value_t = Model::default().piece_ms, value_parser = positive)]
-    piece_ms: f64,
-    /// What a megabyte costs when a file is read
-    #[arg(long, value_name = "MS", default_value_t = Model::default().megabyte_ms, value_parser = positive)]
-    megabyte_ms: f64,
+    #[command(flatten)]
+    model: ModelArguments,
     /// What to measure
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-}
-
-pub(super) fn positive(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if number.is_finite() && number > 0.0 {
-        Ok(number)
-    } else {
-        Err("must be above 0".to_owned())
-    }
 }
 
 pub(super) fn run(arguments: &MeasureArguments) -> Result<(), Failure> {
@@ -79,10 +67,7 @@ pub(super) fn run(arguments: &MeasureArguments) -> Result<(), Failure> {
         reads_headers: !arguments.by_name,
         read_within_days: arguments.read_within,
         worth_max: arguments.top as usize,
-        model: Model {
-            piece_ms: arguments.piece_ms,
-            megabyte_ms: arguments.megabyte_ms,
-        },
+        model: arguments.model.model(),
     };
     let mut page_file = arguments.html.as_deref().map(Output::new).transpose()?;
     let mut csv = arguments.csv.as_deref().map(Output::new).transpose()?;

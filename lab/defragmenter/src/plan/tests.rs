@@ -233,7 +233,7 @@ fn large_pieces_and_cold_ones_stay() {
     assert_eq!(disk.files[0].pieces.len(), 3);
 }
 
-/// What was planned behind a move that failed has not happened.
+/// What was planned after a move that failed has not happened.
 #[test]
 fn after_a_surprise_the_plan_goes_on_from_what_is_there() {
     let mut runs = Vec::new();
@@ -250,7 +250,7 @@ fn after_a_surprise_the_plan_goes_on_from_what_is_there() {
         while let Some(step) = planner.next_step() {
             match &step {
                 Step::Move(step) if steps == failing => {
-                    disk.apply(&Step::Settle);
+                    disk.apply(&Step::MakeDurable);
                     planner.give_up(step.file, disk.free());
                     disk.files[step.file].may_move = false;
                 }

@@ -80,8 +80,8 @@ impl Ftl {
         self.make_table_room(pairs.len() as u32, now);
         self.make_room(now);
         // The log must not name a slot that is not in the cells yet.
-        let settled = self.in_flight.iter().map(|op| op.done).fold(now, Ns::max);
-        let mut done = self.append_to_log(pairs.len() as u32, settled);
+        let programmed_at = self.in_flight.iter().map(|op| op.done).fold(now, Ns::max);
+        let mut done = self.append_to_log(pairs.len() as u32, programmed_at);
         let mut rest = pairs;
         while let Some(&(_, first)) = rest.first() {
             let page = Geometry::map_page_of(first);

@@ -284,7 +284,7 @@ impl Model {
     fn write(&mut self, start: Sector, sectors: u32, kind: WriteKind, at: Ns) -> Ns {
         let region = self.region_of(start);
         self.counters.region_sectors_written[region] += u64::from(sectors);
-        let at = self.settle_shares(pages_of(start, sectors), at);
+        let at = self.commit_shares_of(pages_of(start, sectors), at);
         if kind == WriteKind::Reliable || self.front_end.cache_pages == 0 {
             return self.write_through(start, sectors, at);
         }
@@ -475,7 +475,7 @@ impl Model {
 
     fn discard(&mut self, start: Sector, sectors: u32, at: Ns) -> Ns {
         let pages = whole_pages(start, sectors);
-        let at = self.settle_shares(pages.clone(), at);
+        let at = self.commit_shares_of(pages.clone(), at);
         let not_before = self.destage_earlier_epochs(at);
         if self.cache.waiting() > 0 {
             for lpn in pages.clone() {

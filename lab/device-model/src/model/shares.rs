@@ -113,7 +113,7 @@ impl super::Model {
     }
 
     /// Before pages change that give or get content.
-    pub(super) fn settle_shares(&mut self, pages: core::ops::Range<u32>, at: Ns) -> Ns {
+    pub(super) fn commit_shares_of(&mut self, pages: core::ops::Range<u32>, at: Ns) -> Ns {
         let is_concerned = |lpn: u32| self.shares.concerns(lpn);
         if !self.shares.is_empty() && pages.into_iter().any(is_concerned) {
             self.commit_shares(at)

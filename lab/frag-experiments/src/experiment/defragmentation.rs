@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use mobifs_charts::{Bars, Frame, Legend, draw_bars, names_height, picture};
+use mobifs_charts::{Bars, Legend, bar_chart};
 use mobifs_experiments::{Criterion, figure};
 use serde::Serialize;
 use serde_json::json;
@@ -142,17 +142,14 @@ fn picture_of(points: &[Point]) -> Result<String, FragError> {
             ("e4defrag".to_owned(), series(|point| point.after.mean_dof)),
         ],
     };
-    let frame = Frame {
-        caption: "mean DoF (S4 Fig. 17a)".to_owned(),
-        x_label: "",
-        y_label: "mean DoF",
-        x_is_logarithmic: false,
-        legend: Legend::UpperRight,
-    };
-    let height = 280 + names_height(&bars.categories);
-    Ok(picture(640, height, |canvas| {
-        draw_bars(canvas, &frame, &bars)
-    })?)
+    let caption = "mean DoF (S4 Fig. 17a)".to_owned();
+    Ok(bar_chart(
+        640,
+        caption,
+        "mean DoF",
+        Legend::UpperRight,
+        &bars,
+    )?)
 }
 
 fn criteria(points: &[Point]) -> Vec<Criterion> {

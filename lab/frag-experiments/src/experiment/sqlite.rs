@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use mobifs_charts::{Bars, Frame, Legend, draw_bars, names_height, picture};
+use mobifs_charts::{Bars, Legend, bar_chart};
 use mobifs_experiments::{Criterion, figure};
 use mobifs_fragmentation::layouts;
 use mobifs_workloads::workload::sqlite::{JournalMode, insert, open};
@@ -223,17 +223,10 @@ fn figures(points: &[Point]) -> Result<Vec<Figure>, FragError> {
                 ),
             ],
         };
-        let frame = Frame {
-            caption: format!("{} on ext4 (S4 Fig. 15)", mode.name()),
-            x_label: "",
-            y_label: "mean DoF",
-            x_is_logarithmic: false,
-            legend: Legend::UpperLeft,
-        };
-        let height = 280 + names_height(&bars.categories);
+        let caption = format!("{} on ext4 (S4 Fig. 15)", mode.name());
         figures.push(Figure {
             caption: format!("{} mode on ext4, as in S4 Fig. 15", mode.name()),
-            svg: picture(480, height, |canvas| draw_bars(canvas, &frame, &bars))?,
+            svg: bar_chart(480, caption, "mean DoF", Legend::UpperLeft, &bars)?,
         });
     }
     for point in points {

@@ -2,7 +2,7 @@
 //! it is (Fig. 8).
 
 use mobifs_ageing::Space;
-use mobifs_charts::{Bars, Frame, Legend, draw_bars, names_height, picture};
+use mobifs_charts::{Bars, Legend, bar_chart};
 use mobifs_experiments::{Criterion, figure, size};
 use serde::Serialize;
 use serde_json::json;
@@ -225,17 +225,14 @@ fn bars(
             ("others".to_owned(), series(|point| point.others.mean_dof)),
         ],
     };
-    let frame = Frame {
-        caption: format!("mean DoF by {what}"),
-        x_label: "",
-        y_label: "mean DoF",
-        x_is_logarithmic: false,
-        legend: Legend::UpperLeft,
-    };
-    let height = 280 + names_height(&bars.categories);
-    Ok(picture(640, height, |canvas| {
-        draw_bars(canvas, &frame, &bars)
-    })?)
+    let caption = format!("mean DoF by {what}");
+    Ok(bar_chart(
+        640,
+        caption,
+        "mean DoF",
+        Legend::UpperLeft,
+        &bars,
+    )?)
 }
 
 fn find<'p>(points: &'p [Point], app: &App, state: State) -> Option<&'p Point> {

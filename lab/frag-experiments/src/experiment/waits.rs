@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use mobifs_charts::{Bars, Frame, Legend, draw_bars, names_height, picture};
+use mobifs_charts::{Bars, Legend, bar_chart};
 use mobifs_experiments::{Criterion, figure, size};
 use rusqlite::{Connection, OpenFlags};
 use serde::Serialize;
@@ -276,17 +276,8 @@ fn picture_of(points: &[Point]) -> Result<String, FragError> {
             })
             .collect(),
     };
-    let frame = Frame {
-        caption: "time against free room without holes (S4 Figs. 10 to 12)".to_owned(),
-        x_label: "",
-        y_label: "×",
-        x_is_logarithmic: false,
-        legend: Legend::UpperRight,
-    };
-    let height = 280 + names_height(&bars.categories);
-    Ok(picture(640, height, |canvas| {
-        draw_bars(canvas, &frame, &bars)
-    })?)
+    let caption = "time against free room without holes (S4 Figs. 10 to 12)".to_owned();
+    Ok(bar_chart(640, caption, "×", Legend::UpperRight, &bars)?)
 }
 
 fn criteria(points: &[Point]) -> Vec<Criterion> {
