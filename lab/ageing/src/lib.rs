@@ -1,6 +1,6 @@
 //! Ages filesystems, the same way from the same seed: the procedure of large and small files
 //! ([`fill`]), and the scenarios of a phone ([`run`]).
-//! `docs/FRAGMENTATION.md` says what is done, and `mobifs frag age` does it.
+//! `docs/AGEING.md` says what is done, and `mobifs frag age` does it.
 #![forbid(unsafe_code)]
 
 mod checksum;

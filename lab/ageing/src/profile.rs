@@ -1,5 +1,5 @@
 //! What an app installs and what it does, as a TOML file. `profiles/` has the built-in ones, and
-//! `docs/FRAGMENTATION.md` says what the keys mean.
+//! `docs/AGEING.md` says what the keys mean.
 
 use std::fmt;
 use std::fs;

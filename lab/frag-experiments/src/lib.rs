@@ -1,5 +1,5 @@
 //! The experiments of S4 with fragmented files, repeated on real filesystems over the served flash
-//! device. `docs/FRAGMENTATION.md` says what each does and what it is held against.
+//! device. `docs/AGEING.md` says what each does and what it is held against.
 //!
 //! Unlike `mobifs-experiments`, which is a pure function of a seed, everything here needs a kernel, root
 //! and loop devices, and what the kernel's allocator does is part of the result.

@@ -21,7 +21,7 @@ use crate::failure::{Code, Failure, put};
 
 pub(super) const HELP: &str = "\
 Eleven apps of a phone are installed, updated and used, as S4 did: files and databases of SQLite by app
-profiles (docs/FRAGMENTATION.md). With --fill, large and small files instead. The same seed makes the same
+profiles (docs/AGEING.md). With --fill, large and small files instead. The same seed makes the same
 names, sizes and contents; the report has a checksum for each day.
 
   mobifs frag age --image phone.img --capacity 32GiB --filesystem ext4

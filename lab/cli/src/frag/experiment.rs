@@ -15,7 +15,7 @@ use crate::failure::{Code, Failure, put};
 
 pub(super) const HELP: &str = "\
 NAME is one of the experiments of S4 with fragmented files, repeated on real filesystems over a flash
-device in virtual time (docs/FRAGMENTATION.md says which device, which time, which tolerance):
+device in virtual time (docs/AGEING.md says which device, which time, which tolerance):
   sqlite          Figs. 6, 15   threads that insert into databases, by journal mode, and where these lie
   utilisation     Fig. 7        databases and other files of two apps, by how full the filesystem is
   capacity        Fig. 8        the same by how large it is
