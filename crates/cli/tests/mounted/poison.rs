@@ -137,7 +137,14 @@ fn poisoned(point: &str, fault: &str, end: End, random: &mut Random) {
     wait_until(|| processes_of(&fixture.store).is_empty());
     eprintln!("{about}: {} processes died", deaths(&fixture));
     assert!(!fixture.is_mounted(), "{about}: {}", fixture.log());
-    assert!(fixture.log().contains("no daemon could go on"), "{about}");
+    let log = fixture.log();
+    // A successor that has taken over and hangs in one thread may still end as it should when it is
+    // asked to: the second unmount of the log. What it leaves is checked below, as after all ends.
+    let has_ended = matches!(end, End::Asked(_)) && log.matches("unmounted store").count() == 2;
+    assert!(
+        has_ended || log.contains("no daemon could go on"),
+        "{about}"
+    );
     fixture.mount(&words);
     let found = contents(&fixture.mountpoint);
     fixture.umount();
