@@ -120,7 +120,10 @@ impl World<'_> {
 
     /// The last close on a full disk leaves an ordinary database, or says that it does not.
     fn look_after_a_full_disk(&mut self, database: usize, words: &str) {
-        if self.is_open(database) || self.is_unclean[database] {
+        // A program without MobiFS that has it open keeps no mark from staying.
+        let mut open = self.open.values();
+        let is_in_use = open.any(|open| !open.is_foreign && open.databases.contains(&database));
+        if is_in_use || self.is_unclean[database] {
             return;
         }
         let is_marked =
