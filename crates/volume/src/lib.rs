@@ -47,5 +47,5 @@ pub use status::{
 };
 pub use volume::{
     AppliedState, BatterySource, Checkpointer, KernelCache, SyncCaller, Volume, VolumeError,
-    VolumeOptions, WRITER_LOCK_AT,
+    VolumeOptions, WRITER_LOCK_AT, is_rollback_journal,
 };

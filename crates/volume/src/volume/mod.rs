@@ -45,7 +45,7 @@ use mobifs_engine::{Engine, EngineConfig, FsError, Limits, Moment, Pacing};
 use mobifs_store::{Store, StoreError};
 
 pub use checkpointer::Checkpointer;
-pub use rollback_journals::{SyncCaller, WRITER_LOCK_AT};
+pub use rollback_journals::{SyncCaller, WRITER_LOCK_AT, is_rollback_journal};
 pub use settings::BatterySource;
 pub use trimmer::KernelCache;
 pub use types::{AppliedState, VolumeError, VolumeOptions};

@@ -454,3 +454,42 @@ fn more_files_than_descriptors_are_committed_and_applied() {
     let history = History { events, setting };
     run(&history, None, 0, Cuts::NONE).unwrap();
 }
+
+/// A successor made the removal of a rollback journal durable, and where that failed it reported an error for
+/// an entry that was gone. Found by the fault search with seed 28121.
+#[test]
+fn a_removal_of_a_journal_that_a_successor_reports_as_failed_has_removed_nothing() {
+    let begun = [
+        make_directory("alpha"),
+        create("alpha/db"),
+        create("alpha/db-journal"),
+        write("alpha/db-journal", 512),
+        SyncAll,
+    ];
+    let uncommitted = [write("alpha/db", 100)];
+    let ends = [
+        vec![unlink("alpha/db-journal")],
+        vec![rename("alpha/db-journal", "alpha/kept")],
+        vec![create("alpha/new"), rename("alpha/new", "alpha/db-journal")],
+        // There is none; it was never a question of durability.
+        vec![unlink("alpha/other-journal")],
+    ];
+    let setting = Setting {
+        durable: vec!["alpha".into()],
+        ..Setting::default()
+    };
+    for end in ends {
+        for before in [&[][..], &uncommitted] {
+            let events = [&begun, before, &[Kill(0)], &end].concat();
+            for count in [1, 2, u64::MAX] {
+                for (calls, errno) in [(Calls::Journal, 5), (Calls::All, 5), (Calls::All, 28)] {
+                    let fault = Fault {
+                        errno,
+                        ..failing(calls, count)
+                    };
+                    holds(&events, setting.clone(), fault, Cuts::NONE);
+                }
+            }
+        }
+    }
+}
