@@ -35,12 +35,17 @@ pub struct Preallocation {
     pub large_bytes: u64,
 }
 
+impl Preallocation {
+    /// What holds without a configuration.
+    pub const DEFAULT: Self = Self {
+        database_bytes: 128 << 10,
+        large_bytes: 1 << 20,
+    };
+}
+
 impl Default for Preallocation {
     fn default() -> Self {
-        Self {
-            database_bytes: 128 << 10,
-            large_bytes: 1 << 20,
-        }
+        Self::DEFAULT
     }
 }
 

@@ -279,7 +279,7 @@ impl<'a> OpenOptions<'a> {
                 StoreScope::File(_) => 0,
             },
             ahead_pages_min: defaults.ahead_pages_min,
-            preallocation: mobifs_store::Preallocation::default(),
+            preallocation: self.config.preallocation,
         })
     }
 }

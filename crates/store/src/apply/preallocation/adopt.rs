@@ -1,8 +1,10 @@
 //! What a mount does with the list of the one before, which was killed or lost its power.
 
+use std::collections::HashSet;
+
 use mobifs_base::Timestamp;
 
-use crate::apply::preallocation::give_back::{self, is_pending};
+use crate::apply::preallocation::give_back;
 use crate::apply::preallocation::list::{Listed, Phase};
 use crate::apply::preallocation::{Preallocations, find};
 use crate::apply::work::Applier;
@@ -24,10 +26,15 @@ pub(crate) fn adopt<L: Lower>(overlay: &Overlay<L>, applier: &Applier, is_resume
         return;
     }
     let _content = applier.content();
+    let pending: HashSet<u64> = {
+        let state = overlay.state();
+        let ids = state.pending.ids();
+        ids.filter_map(|id| state.inode_of(id)).collect()
+    };
     let listed: Vec<Listed> = preallocations.files().by_inode.values().cloned().collect();
     let mut ended = Vec::new();
     for file in &listed {
-        if is_pending(overlay, file.inode) {
+        if pending.contains(&file.inode) {
             continue;
         }
         match file.phase {

@@ -5,8 +5,6 @@
 //! on, and which time it was: where a crash comes in between, the next mount sets it back. Nothing
 //! is freed of a file that is not exactly as the store has left it.
 
-use mobifs_base::ObjectId;
-
 use crate::StoreError;
 use crate::apply::preallocation::find::{self, FoundFile};
 use crate::apply::preallocation::list::{self, Listed, Phase};
@@ -117,15 +115,10 @@ fn is_as_left<L: Lower>(overlay: &Overlay<L>, file: &Listed, stat: &LowerStat) -
         let id = state.table.id_of(file.inode);
         id.is_some_and(|id| state.pending.object(id).is_some())
     };
-    is_pending || (stat.size, stat.mtime) == (file.size, file.mtime)
-}
-
-pub(super) fn is_pending<L: Lower>(overlay: &Overlay<L>, inode: u64) -> bool {
-    let state = overlay.state();
-    let of_table = state.table.id_of(inode);
-    let is_bound = |id: &ObjectId| state.inode_of(*id) == Some(inode);
-    of_table.is_some_and(|id| state.pending.mentions(id))
-        || state.pending.objects.keys().any(|id| is_bound(id))
+    // Some filesystems keep whole seconds.
+    let is_same_time = stat.mtime == file.mtime
+        || (stat.mtime.nanoseconds == 0 && stat.mtime.seconds == file.mtime.seconds);
+    is_pending || (stat.size == file.size && is_same_time)
 }
 
 fn free_after_end<L: Lower>(

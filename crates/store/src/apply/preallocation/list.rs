@@ -64,6 +64,22 @@ impl Listed {
         stat.kind == FileKind::Regular && (stat.inode, stat.born) == (self.inode, self.born)
     }
 
+    /// One like others, for tests and fuzz targets.
+    pub(crate) fn example(number: u64) -> Self {
+        let time = Timestamp::new(1_700_000_000, 5);
+        let phases = [Phase::Held, Phase::GivenBack, Phase::Requested];
+        Self {
+            inode: number,
+            born: number.is_multiple_of(2).then_some(time),
+            phase: phases[(number % 3) as usize],
+            size: number << 10,
+            end: (number << 10) + (128 << 10),
+            mtime: time,
+            path: format!("app/{number}.db").into_bytes(),
+            turn: 0,
+        }
+    }
+
     pub(crate) fn unused_bytes(&self) -> u64 {
         match self.phase {
             Phase::Requested => 0,

@@ -28,9 +28,10 @@ use crate::lower::{Lower, LowerStat};
 
 /// Files with preallocation at a time; the list on disk has room for so many.
 pub(crate) const FILES_MAX: usize = 256;
-/// With less free room than this fraction of the filesystem, nothing is preallocated, and what is
-/// unused is given back.
-const SHORT_PARTS: u64 = 50;
+/// With less free room than this fraction of the filesystem, nothing is preallocated, and with less
+/// than half of that what is unused is given back. It is small, because preallocation matters most
+/// on a disk that is almost full, and nothing is refused for its sake.
+const SHORT_PARTS: u64 = 512;
 
 /// The files with preallocation, and what is preallocated.
 pub(crate) struct Preallocations {
@@ -175,6 +176,9 @@ pub(crate) fn has_requested_room<L: Lower>(
     file: &L::Handle,
     stat: &LowerStat,
 ) -> bool {
+    if stat.allocated_bytes == 0 {
+        return false;
+    }
     let own_end = preallocations.own_end(stat).unwrap_or(0);
     match lower.allocated_after(file, block_end(stat.size)) {
         Ok(end) => end.is_some_and(|end| end > own_end),

@@ -171,34 +171,28 @@ impl<'a, L: Lower> Planner<'a, L> {
         };
         let stat = self.stat(&handle)?;
         let listed = self.preallocations.files().of(&stat).cloned();
-        if requests_room(object, attributes.size) {
+        let growth = Growth::of(object, stat.size, attributes.size);
+        if requests_room(object, attributes.size) || growth == Growth::WithHoles {
             if let Some(listed) = listed {
                 self.make_way(listed, handle, &stat, attributes);
             }
             return Ok(());
         }
-        let is_cut = attributes.size < stat.size || is_cut_off(object, stat.size);
-        if is_cut {
+        if attributes.size < stat.size || is_cut_off(object, stat.size) {
             // The size is set below, which frees all beyond it.
             self.preallocations.files().remove(stat.inode);
             return Ok(());
         }
-        let before = listed.as_ref().map(|listed| listed.end);
-        if attributes.size > stat.size {
-            let kind = || self.kind_of(id, object, Some((&handle, &stat)));
-            let own_end = before.unwrap_or(0);
-            if attributes.size > own_end
-                && let Some(range) = self.range(object, attributes.size, stat.size, kind)
-            {
-                let is_free = before.is_some() || self.has_nothing_after_end(&handle, &stat)?;
-                if is_free && self.list(listed.clone(), &stat, attributes, range.end) {
-                    self.allocate(handle, &stat, range);
-                    return Ok(());
-                }
-            }
-        }
-        if let Some(listed) = listed {
-            let end = listed.end;
+        let end = listed.as_ref().map_or(0, |listed| listed.end);
+        if let Growth::From(start) = growth
+            && attributes.size > end
+            && let Some(step) = self.step(id, object, attributes, Some(&handle))
+            && let Some(range) = range(start, attributes.size, step)
+            && (listed.is_some() || self.has_nothing_after_end(&handle, &stat)?)
+            && self.list(listed.clone(), &stat, attributes, range.end)
+        {
+            self.allocate(handle, &stat, range);
+        } else if let Some(listed) = listed {
             self.list(Some(listed), &stat, attributes, end);
         }
         Ok(())
@@ -216,8 +210,11 @@ impl<'a, L: Lower> Planner<'a, L> {
         if !is_linked || object.is_whole || requests {
             return Ok(());
         }
-        let kind = || self.kind_of(id, object, None);
-        let Some(range) = self.range(object, attributes.size, 0, kind) else {
+        let Growth::From(start) = Growth::of(object, 0, attributes.size) else {
+            return Ok(());
+        };
+        let step = self.step(id, object, attributes, None);
+        let Some(range) = step.and_then(|step| range(start, attributes.size, step)) else {
             return Ok(());
         };
         let handle = if object.bound.is_some() {
@@ -250,30 +247,24 @@ impl<'a, L: Lower> Planner<'a, L> {
         Ok(after.is_none())
     }
 
-    /// What to allocate for a file that grows to this size: the pages at its end, and what is
-    /// preallocated beyond; none if nothing is.
-    fn range(
+    /// In which steps the file grows; none: nothing is preallocated.
+    fn step(
         &self,
+        id: ObjectId,
         object: &PendingObject,
-        size: u64,
-        before: u64,
-        kind: impl FnOnce() -> Kind,
-    ) -> Option<ByteRange> {
-        let run = growing_runs(object, before).last()?;
-        // A hole at the end stays one.
-        if run.end < size {
-            return None;
-        }
-        let step = step_bytes(&self.preallocations.policy, kind(), object.created, size)?;
-        let end = end_of(size, step)?;
-        (end <= i64::MAX.cast_unsigned()).then(|| ByteRange::new(run.start, end))
+        attributes: &Attributes,
+        lower: Option<&L::Handle>,
+    ) -> Option<u64> {
+        let kind = self.kind_of(id, object, lower);
+        let policy = &self.preallocations.policy;
+        step_bytes(policy, kind, object.created, attributes.size)
     }
 
     fn kind_of(
         &self,
         id: ObjectId,
         object: &PendingObject,
-        lower: Option<(&L::Handle, &LowerStat)>,
+        lower: Option<&L::Handle>,
     ) -> Kind {
         if object.is_database() {
             return Kind::Database;
@@ -300,10 +291,10 @@ impl<'a, L: Lower> Planner<'a, L> {
     fn begins_as_database(
         &self,
         object: &PendingObject,
-        lower: Option<(&L::Handle, &LowerStat)>,
+        lower: Option<&L::Handle>,
     ) -> bool {
         let is_replaced = matches!(object.pages.get(&PageIndex(0)), Some(PendingPage::Whole(_)));
-        let Some((handle, _)) = lower.filter(|_| !is_replaced && !object.zeroed.contains(0)) else {
+        let Some(handle) = lower.filter(|_| !is_replaced && !object.zeroed.contains(0)) else {
             return false;
         };
         let mut header = [0; SQLITE_MAGIC.len()];
@@ -376,6 +367,48 @@ impl<'a, L: Lower> Planner<'a, L> {
     }
 }
 
+/// How a file grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Growth {
+    /// It does not.
+    None,
+    /// By content without a gap, of which the pages from here on are still to be written.
+    From(u64),
+    /// Parts of it are holes, which get no blocks.
+    WithHoles,
+}
+
+impl Growth {
+    /// Of a file with so many bytes in the lower filesystem, to `size`.
+    fn of(object: &PendingObject, lower_bytes: u64, size: u64) -> Self {
+        if size < lower_bytes {
+            return Self::None;
+        }
+        if size == lower_bytes {
+            // A commit may have written what it has grown by.
+            let is_written = object.direct.iter().any(|range| range.end >= size);
+            return if is_written && size > 0 {
+                Self::From(block_end(size))
+            } else {
+                Self::None
+            };
+        }
+        let mut runs = growing_runs(object, lower_bytes);
+        match (runs.next(), runs.next()) {
+            (Some(run), None) if run.start <= block_end(lower_bytes) && run.end >= size => {
+                Self::From(run.start)
+            }
+            _ => Self::WithHoles,
+        }
+    }
+}
+
+/// What to allocate from here to the end of a step beyond this size.
+fn range(start: u64, size: u64, step_bytes: u64) -> Option<ByteRange> {
+    let end = end_of(size, step_bytes)?;
+    (end <= i64::MAX.cast_unsigned() && start < end).then(|| ByteRange::new(start, end))
+}
+
 /// Whether a program requests room beyond the end.
 fn requests_room(object: &PendingObject, size: u64) -> bool {
     object.allocated.iter().any(|range| range.end > size)
@@ -418,27 +451,29 @@ pub(crate) fn conclude<L: Lower>(overlay: &Overlay<L>, applier: &Applier, work: 
 /// Compares what the list says of the files of this apply with the blocks that they have.
 fn examine<L: Lower>(overlay: &Overlay<L>, preallocations: &Preallocations, work: &Work) {
     let _names = overlay.hold_names();
-    for &id in work.objects.keys() {
-        let inode = overlay.state().inode_of(id);
-        let Some(inode) = inode else { continue };
-        let listed = preallocations.files().by_inode.get(&inode).cloned();
-        let Some(listed) = listed else { continue };
+    let listed: Vec<Listed> = preallocations.files().by_inode.values().cloned().collect();
+    for listed in listed {
+        let inode = listed.inode;
+        let id = overlay.state().table.id_of(inode);
+        let Some(id) = id.filter(|id| work.objects.contains_key(id)) else {
+            continue;
+        };
         let is_pending = overlay.state().pending.object(id).is_some();
         if is_pending {
             // Its change was refused; the next apply tries again.
             continue;
         }
-        let after = || -> Result<(u64, Option<u64>), StoreError> {
+        let after = || -> Result<(LowerStat, Option<u64>), StoreError> {
             let handle = lookup::require_handle(overlay, id)?;
             let failed = || StoreError::lower("looking at preallocated blocks");
             let stat = overlay.lower().stat(&handle).map_err(failed())?;
             let end = overlay
                 .lower()
                 .allocated_after(&handle, block_end(stat.size));
-            Ok((stat.size, end.map_err(failed())?))
+            Ok((stat, end.map_err(failed())?))
         };
         // It is deleted, or cannot be read.
-        let Ok((size, end)) = after() else { continue };
+        let Ok((stat, end)) = after() else { continue };
         let path = {
             let state = overlay.state();
             find::path_of(&state, inode)
@@ -447,9 +482,11 @@ fn examine<L: Lower>(overlay: &Overlay<L>, preallocations: &Preallocations, work
         match end {
             Some(end) if end <= listed.end && listed.phase == Phase::Held => {
                 if let Some(file) = files.by_inode.get_mut(&inode) {
-                    let is_elsewhere = file.path != path;
-                    (file.size, file.end, file.path) = (size, end, path);
-                    files.is_dirty |= is_elsewhere;
+                    // Some filesystems keep whole seconds.
+                    let is_other = file.path != path || file.mtime != stat.mtime;
+                    (file.size, file.end) = (stat.size, end);
+                    (file.path, file.mtime) = (path, stat.mtime);
+                    files.is_dirty |= is_other;
                 }
             }
             _ => files.remove(inode),

@@ -10,7 +10,7 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 
 use super::handle::Access;
 use super::handle::PosixHandle;
-use super::magic;
+use super::{magic, xfs};
 use super::root::PosixLower;
 use crate::lower::Blocks;
 
@@ -134,6 +134,10 @@ impl PosixLower {
         offset: u64,
     ) -> io::Result<Option<u64>> {
         let fd = self.usable(file, Access::Read)?;
+        let is_xfs = magic::magic(fs::fstatfs(fd)?.f_type) == magic::XFS_MAGIC;
+        if is_xfs && !xfs::has_requested_blocks(fd) {
+            return Ok(None);
+        }
         let mut map = Map::new(0);
         let (mut at, mut end) = (offset, None);
         while at < i64::MAX.cast_unsigned() {
