@@ -17,7 +17,8 @@ pub use crate::log::record::Record;
 /// # Errors
 /// If the bytes are anything else.
 pub fn recode_preallocated(bytes: &[u8], uuid: [u8; 16]) -> Result<Vec<u8>, String> {
-    let (sequence, files) = preallocation::parse(bytes, uuid).map_err(|damage| damage.to_string())?;
+    let (sequence, files) =
+        preallocation::parse(bytes, uuid).map_err(|damage| damage.to_string())?;
     Ok(preallocation::encode(uuid, sequence, files.iter()))
 }
 

@@ -22,7 +22,12 @@ fn unused(path: &Path) -> u64 {
 /// A database of 8 KiB, by its name.
 fn make(path: &Path) -> File {
     let mut options = OpenOptions::new();
-    let file = options.read(true).write(true).create_new(true).open(path).unwrap();
+    let file = options
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .unwrap();
     file.write_all_at(&[7; 8 << 10], 0).unwrap();
     file
 }

@@ -313,10 +313,7 @@ pub(crate) fn apply_attributes<L: Lower>(
 
 /// The runs of pages, each as long as possible, that reach past the end of a file of `before`
 /// bytes.
-pub(super) fn growing_runs(
-    object: &PendingObject,
-    before: u64,
-) -> impl Iterator<Item = ByteRange> {
+pub(super) fn growing_runs(object: &PendingObject, before: u64) -> impl Iterator<Item = ByteRange> {
     let mut pages = object
         .pages
         .range(PageIndex::of_offset(before)..)

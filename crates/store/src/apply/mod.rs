@@ -309,7 +309,11 @@ pub(crate) fn gain_room<L: Lower>(
     match source {
         RoomSource::Preallocated => {
             let _content = applier.content();
-            Ok(preallocation::give_back::give_back(overlay, applier, |_| true))
+            Ok(preallocation::give_back::give_back(
+                overlay,
+                applier,
+                |_| true,
+            ))
         }
         RoomSource::Reserve => Ok(reserve::spend_reserve(overlay, applier.reserve())),
         _ if is_applied => Ok(false),

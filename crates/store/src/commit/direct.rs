@@ -210,12 +210,7 @@ fn file_end<L: Lower>(
             let last = object.pages.keys().next_back();
             last.is_some_and(|last| last.offset() >= offset)
         }),
-        is_allocated: has_requested_room(
-            overlay.lower(),
-            applier.preallocations(),
-            &handle,
-            &stat,
-        ),
+        is_allocated: has_requested_room(overlay.lower(), applier.preallocations(), &handle, &stat),
     };
     Ok((end, committed))
 }

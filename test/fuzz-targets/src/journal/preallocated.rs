@@ -38,11 +38,19 @@ fn read(bytes: &[u8]) -> Verdict {
     // A flag may be any byte that is not 0, and nanoseconds are clamped.
     let twice = recode_preallocated(&again, UUID);
     assert_eq!(twice.as_ref(), Ok(&again), "what was written is read");
-    assert!(recode_preallocated(&again, [8; 16]).is_err(), "another store's");
-    assert!(recode_preallocated(&again[..again.len() - 1], UUID).is_err(), "a part is refused");
+    assert!(
+        recode_preallocated(&again, [8; 16]).is_err(),
+        "another store's"
+    );
+    assert!(
+        recode_preallocated(&again[..again.len() - 1], UUID).is_err(),
+        "a part is refused"
+    );
     Verdict::Taken
 }
 
 fn seeds() -> Vec<Vec<u8>> {
-    [0, 1, 5, 256].map(|files| forge_preallocated(UUID, files)).to_vec()
+    [0, 1, 5, 256]
+        .map(|files| forge_preallocated(UUID, files))
+        .to_vec()
 }

@@ -7,7 +7,9 @@
 
 use std::sync::Arc;
 
-use mobifs_base::{ByteRange, Entry, FileKind, ObjectId, ObjectState, PAGE_BYTES_U64, Page, PageIndex};
+use mobifs_base::{
+    ByteRange, Entry, FileKind, ObjectId, ObjectState, PAGE_BYTES_U64, Page, PageIndex,
+};
 use mobifs_store::lower::{Create, Lower, LowerStat};
 use mobifs_store::{
     Gate, JournalOptions, JournalStore, PREALLOCATED_FILE, Preallocation, RestartSink,
@@ -33,18 +35,31 @@ fn options() -> JournalOptions {
 }
 
 fn open(lower: &CrashLower) -> TestStore {
-    JournalStore::open(Gate::new(lower.clone()), &options()).unwrap().0
+    JournalStore::open(Gate::new(lower.clone()), &options())
+        .unwrap()
+        .0
 }
 
 fn stat(lower: &CrashLower, name: &str) -> LowerStat {
-    lower.stat_at(&lower.root().unwrap(), name.as_bytes()).unwrap()
+    lower
+        .stat_at(&lower.root().unwrap(), name.as_bytes())
+        .unwrap()
 }
 
 /// How many bytes beyond its end, rounded up to a block, a file has.
 fn unused(lower: &CrashLower, name: &str) -> u64 {
-    let file = lower.open(&lower.root().unwrap(), name.as_bytes(), false).unwrap();
-    let end = lower.stat(&file).unwrap().size.next_multiple_of(PAGE_BYTES_U64);
-    lower.allocated_after(&file, end).unwrap().map_or(0, |last| last - end)
+    let file = lower
+        .open(&lower.root().unwrap(), name.as_bytes(), false)
+        .unwrap();
+    let end = lower
+        .stat(&file)
+        .unwrap()
+        .size
+        .next_multiple_of(PAGE_BYTES_U64);
+    lower
+        .allocated_after(&file, end)
+        .unwrap()
+        .map_or(0, |last| last - end)
 }
 
 /// The file grows from `from` pages to `to`; the state says what else changes.
@@ -53,7 +68,9 @@ fn grow(store: &TestStore, mut state: ObjectState, from: u64, to: u64, entries: 
     state.attributes.size = to * PAGE_BYTES_U64;
     let mut transaction = Transaction::default();
     transaction.push(Entry::Object(state));
-    entries.into_iter().for_each(|entry| transaction.push(entry));
+    entries
+        .into_iter()
+        .for_each(|entry| transaction.push(entry));
     for index in from..to {
         let mut content = [7; 4096];
         content[..16].copy_from_slice(b"SQLite format 3\0");
@@ -81,7 +98,9 @@ fn with_database(store: &TestStore, name: &str) -> ObjectId {
 /// Its id in a mount that has looked it up.
 fn id_of(store: &TestStore, name: &str) -> ObjectId {
     let entries = store.list_directory(ObjectId::ROOT).unwrap();
-    let entry = entries.iter().find(|entry| entry.name.as_bytes() == name.as_bytes());
+    let entry = entries
+        .iter()
+        .find(|entry| entry.name.as_bytes() == name.as_bytes());
     entry.unwrap().id
 }
 
@@ -114,7 +133,11 @@ fn a_database_grows_in_steps_and_gives_back_the_rest_at_unmount() {
     assert_eq!(store.pending().preallocated_bytes, STEP - 8 * KIB);
     grow(&store, plain_file(id, 0, 1), 2, 31, Vec::new());
     store.apply().unwrap();
-    assert_eq!(unused(&lower, "a"), STEP - 124 * KIB, "it grows in the same piece");
+    assert_eq!(
+        unused(&lower, "a"),
+        STEP - 124 * KIB,
+        "it grows in the same piece"
+    );
     grow(&store, plain_file(id, 0, 1), 31, 40, Vec::new());
     store.apply().unwrap();
     assert_eq!(unused(&lower, "a"), 2 * STEP - 160 * KIB);
@@ -136,7 +159,9 @@ fn nothing_is_preallocated_where_it_is_off() {
         },
         ..options()
     };
-    let store = JournalStore::open(Gate::new(lower.clone()), &off).unwrap().0;
+    let store = JournalStore::open(Gate::new(lower.clone()), &off)
+        .unwrap()
+        .0;
     let id = with_database(&store, "a");
     grow(&store, plain_file(id, 0, 1), 2, 80, Vec::new());
     store.apply().unwrap();
@@ -219,14 +244,18 @@ fn what_is_not_the_listed_file_any_more_is_not_touched() {
         }),
         ("a program requested more", |lower| {
             let file = lower.open(&lower.root().unwrap(), b"a", true).unwrap();
-            lower.preallocate(&file, ByteRange::new(8 * KIB, 2 * STEP)).unwrap();
+            lower
+                .preallocate(&file, ByteRange::new(8 * KIB, 2 * STEP))
+                .unwrap();
         }),
         ("another file has its name", |lower| {
             let root = lower.root().unwrap();
             lower.create(&root, b"kept", Create::Regular).unwrap();
             let file = lower.open(&root, b"kept", true).unwrap();
             lower.write_at(&file, &[1; 8 << 10], 0).unwrap();
-            lower.preallocate(&file, ByteRange::new(8 * KIB, STEP)).unwrap();
+            lower
+                .preallocate(&file, ByteRange::new(8 * KIB, STEP))
+                .unwrap();
             lower.unlink(&root, b"a").unwrap();
             lower.link(&root, b"kept", &root, b"a").unwrap();
         }),
@@ -260,7 +289,9 @@ fn a_list_that_is_another_file_too_is_not_written() {
     let own = lower.open(&root, b".mobifs", true).unwrap();
     lower.create(&root, b"victim", Create::Regular).unwrap();
     lower.unlink(&own, PREALLOCATED_FILE.as_bytes()).unwrap();
-    lower.link(&root, b"victim", &own, PREALLOCATED_FILE.as_bytes()).unwrap();
+    lower
+        .link(&root, b"victim", &own, PREALLOCATED_FILE.as_bytes())
+        .unwrap();
     let store = open(&lower);
     with_database(&store, "a");
     store.close().unwrap();
@@ -290,10 +321,13 @@ fn no_power_cut_leaves_blocks_or_times() {
         let lower = CrashLower::new();
         let store = open(&lower);
         let id = with_database(&store, "a");
-        grow(&store, plain_file(id, 0, 1), 2, 40, vec![
-            root_entry("a", None),
-            root_entry("b", Some(id)),
-        ]);
+        grow(
+            &store,
+            plain_file(id, 0, 1),
+            2,
+            40,
+            vec![root_entry("a", None), root_entry("b", Some(id))],
+        );
         lower.cut_after(lower.operations() + cut);
         let _ = store.apply();
         let _ = store.close();
@@ -302,7 +336,11 @@ fn no_power_cut_leaves_blocks_or_times() {
             let mut number = 0;
             let image = lower.crash_image(&mut |_| {
                 number += 1;
-                if keeps(number) { Fate::Land } else { Fate::Vanish }
+                if keeps(number) {
+                    Fate::Land
+                } else {
+                    Fate::Vanish
+                }
             });
             let store = open(&image);
             store.close().unwrap();
@@ -334,10 +372,13 @@ fn a_successor_forgets_no_listed_file() {
         let lower = CrashLower::new();
         let store = open(&lower);
         let id = with_database(&store, "a");
-        grow(&store, plain_file(id, 0, 1), 2, 40, vec![
-            root_entry("a", None),
-            root_entry("b", Some(id)),
-        ]);
+        grow(
+            &store,
+            plain_file(id, 0, 1),
+            2,
+            40,
+            vec![root_entry("a", None), root_entry("b", Some(id))],
+        );
         lower.cut_after(lower.operations() + cut);
         let _ = store.apply();
         drop(store);
@@ -379,8 +420,12 @@ fn damaged_lists_are_ignored() {
         let lower = CrashLower::new();
         with_database(&open(&lower), "a");
         let lower = after_power_cut(&lower);
-        let own = lower.open(&lower.root().unwrap(), b".mobifs", true).unwrap();
-        let list = lower.open(&own, PREALLOCATED_FILE.as_bytes(), true).unwrap();
+        let own = lower
+            .open(&lower.root().unwrap(), b".mobifs", true)
+            .unwrap();
+        let list = lower
+            .open(&own, PREALLOCATED_FILE.as_bytes(), true)
+            .unwrap();
         let size = lower.stat(&list).unwrap().size as usize;
         let mut content = vec![0; size];
         lower.read_at(&list, &mut content, 0).unwrap();
@@ -392,11 +437,17 @@ fn damaged_lists_are_ignored() {
                 damage(&mut damaged);
             }
             damaged.resize(end - slot * (128 << 10), 0);
-            lower.write_at(&list, &damaged, slot as u64 * (128 << 10)).unwrap();
+            lower
+                .write_at(&list, &damaged, slot as u64 * (128 << 10))
+                .unwrap();
         }
         let before = unused(&lower, "a");
         let store = open(&lower);
-        assert_eq!(unused(&lower, "a"), before, "damage {number}: not known to be the store's");
+        assert_eq!(
+            unused(&lower, "a"),
+            before,
+            "damage {number}: not known to be the store's"
+        );
         with_database(&store, "c");
         assert_eq!(unused(&lower, "c"), STEP - 8 * KIB, "damage {number}");
         store.close().unwrap();
@@ -410,21 +461,27 @@ fn damaged_lists_are_ignored() {
 fn what_is_preallocated_counts_as_free_and_makes_way() {
     let lower = CrashLower::new();
     let mut space = lower.space().unwrap();
-    (space.total_bytes, space.free_bytes, space.available_bytes) =
-        (64 << 20, 8 << 20, 8 << 20);
+    (space.total_bytes, space.free_bytes, space.available_bytes) = (64 << 20, 8 << 20, 8 << 20);
     lower.set_space(space);
     let store = open(&lower);
     let id = with_database(&store, "a");
     let unused_bytes = STEP - 8 * KIB;
     assert_eq!(unused(&lower, "a"), unused_bytes, "a small disk, too");
     let own = store.space().unwrap();
-    assert_eq!(own.available_bytes, space.available_bytes + unused_bytes - missing_reserve(&store));
+    assert_eq!(
+        own.available_bytes,
+        space.available_bytes + unused_bytes - missing_reserve(&store)
+    );
     space.available_bytes = 40 << 10;
     lower.set_space(space);
     grow(&store, plain_file(id, 0, 1), 2, 3, Vec::new());
     assert_eq!(unused(&lower, "a"), 0, "before anything finds no room");
     store.apply().unwrap();
-    assert_eq!(unused(&lower, "a"), 0, "nothing is preallocated while room is short");
+    assert_eq!(
+        unused(&lower, "a"),
+        0,
+        "nothing is preallocated while room is short"
+    );
     store.close().unwrap();
 }
 

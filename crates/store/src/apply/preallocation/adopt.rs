@@ -61,7 +61,9 @@ fn search_rest<L: Lower>(overlay: &Overlay<L>, applier: &Applier, ended: &[u64])
     let preallocations = applier.preallocations();
     let missing: Vec<u64> = {
         let files = preallocations.files();
-        let listed = ended.iter().filter(|inode| files.by_inode.contains_key(inode));
+        let listed = ended
+            .iter()
+            .filter(|inode| files.by_inode.contains_key(inode));
         listed.copied().collect()
     };
     if missing.is_empty() {
@@ -112,7 +114,5 @@ fn restore_time<L: Lower>(overlay: &Overlay<L>, preallocations: &Preallocations,
 /// sets times leaves another time of change.
 fn is_from_giving_back(stat: &LowerStat, written: Timestamp) -> bool {
     let seconds = stat.mtime.seconds.saturating_sub(written.seconds);
-    stat.mtime == stat.ctime
-        && stat.mtime >= written
-        && seconds <= GIVING_BACK_SECONDS_MAX
+    stat.mtime == stat.ctime && stat.mtime >= written && seconds <= GIVING_BACK_SECONDS_MAX
 }

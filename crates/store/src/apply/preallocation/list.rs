@@ -266,8 +266,9 @@ pub(crate) fn read<L: Lower>(
     own: &Directories<L::Handle>,
     uuid: [u8; 16],
 ) -> Result<Found, StoreError> {
-    let stat = found(lower.stat_at(own.mobifs(), NAME.as_bytes()))
-        .map_err(StoreError::lower("looking at the list of preallocated files"))?;
+    let stat = found(lower.stat_at(own.mobifs(), NAME.as_bytes())).map_err(StoreError::lower(
+        "looking at the list of preallocated files",
+    ))?;
     let Some(stat) = stat else {
         return Ok(Found::default());
     };
@@ -353,12 +354,17 @@ pub(super) fn write<L: Lower>(
             sequence,
         )
     };
-    assert!(slot.len() <= SLOT_BYTES, "{FILES_MAX} files fit into a slot");
+    assert!(
+        slot.len() <= SLOT_BYTES,
+        "{FILES_MAX} files fit into a slot"
+    );
     let (lower, own) = (overlay.lower(), overlay.mobifs());
     let file = lower.open(own, NAME.as_bytes(), true)?;
     if !is_ours(&lower.stat(&file)?) {
         preallocations.set_ready(false);
-        return Err(io::Error::other("the list of preallocated files was replaced"));
+        return Err(io::Error::other(
+            "the list of preallocated files was replaced",
+        ));
     }
     let offset = (sequence % 2) * SLOT_BYTES as u64;
     lower.write_at(&file, &slot, offset)?;

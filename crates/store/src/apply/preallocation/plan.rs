@@ -260,12 +260,7 @@ impl<'a, L: Lower> Planner<'a, L> {
         step_bytes(policy, kind, object.created, attributes.size)
     }
 
-    fn kind_of(
-        &self,
-        id: ObjectId,
-        object: &PendingObject,
-        lower: Option<&L::Handle>,
-    ) -> Kind {
+    fn kind_of(&self, id: ObjectId, object: &PendingObject, lower: Option<&L::Handle>) -> Kind {
         if object.is_database() {
             return Kind::Database;
         }
@@ -288,11 +283,7 @@ impl<'a, L: Lower> Planner<'a, L> {
     }
 
     /// Whether the lower file has the header of a database.
-    fn begins_as_database(
-        &self,
-        object: &PendingObject,
-        lower: Option<&L::Handle>,
-    ) -> bool {
+    fn begins_as_database(&self, object: &PendingObject, lower: Option<&L::Handle>) -> bool {
         let is_replaced = matches!(object.pages.get(&PageIndex(0)), Some(PendingPage::Whole(_)));
         let Some(handle) = lower.filter(|_| !is_replaced && !object.zeroed.contains(0)) else {
             return false;

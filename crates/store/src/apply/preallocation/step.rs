@@ -27,7 +27,10 @@ impl Kind {
             return Some(Self::Log);
         }
         let is_database = [".db", ".db3", ".sqlite", ".sqlite3", ".sqlitedb"];
-        is_database.iter().any(|end| ends_with(&end)).then_some(Self::Database)
+        is_database
+            .iter()
+            .any(|end| ends_with(&end))
+            .then_some(Self::Database)
     }
 }
 

@@ -10,8 +10,8 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 
 use super::handle::Access;
 use super::handle::PosixHandle;
-use super::{magic, xfs};
 use super::root::PosixLower;
+use super::{magic, xfs};
 use crate::lower::Blocks;
 
 /// Extents asked for at a time.
