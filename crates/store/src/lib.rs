@@ -32,13 +32,14 @@ mod store;
 mod trust;
 mod unlinked;
 
+pub use apply::preallocation::list::NAME as PREALLOCATED_FILE;
 pub use apply::spare::NAMES as SPARE_FILES;
 pub use error::StoreError;
 pub use journal_store::{JournalInfo, JournalStore};
 pub use lower::{Gate, PosixLower, StoreScope, is_in_memory, is_of_the_kernel};
 pub use memory::{MEMORY_CAPABILITIES, MemoryObject, MemoryStore};
 pub use mobifs_base::Transaction;
-pub use options::JournalOptions;
+pub use options::{JournalOptions, Preallocation};
 pub use recovery::inspect::{Inspection, inspect};
 pub use recovery::report::{RecoveryReport, Resumed};
 pub use restart_state::{Intent, KnownLocation, KnownObject, RestartSink, RestartState};

@@ -58,6 +58,9 @@ pub struct PendingWork {
     pub externally_modified: u64,
     /// Commits since the store was opened.
     pub commits: u64,
+    /// Room of the lower filesystem that is preallocated for growing files and not used; it is
+    /// given back where there is no other.
+    pub preallocated_bytes: u64,
     /// What may be reserved although the lower filesystem has no room.
     pub on_full_disk: FullDisk,
 }

@@ -22,6 +22,7 @@ mod loads;
 mod names;
 mod overlay;
 mod poison;
+mod preallocation;
 mod reads;
 mod recording;
 mod rollback;

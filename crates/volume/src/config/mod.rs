@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mobifs_engine::PacingRules;
+use mobifs_store::Preallocation;
 use serde::Deserialize as _;
 use toml::de::{DeTable, Deserializer};
 
@@ -35,6 +36,9 @@ pub use written::{ConfigKeys, config_keys};
 
 /// Smallest memory budget that leaves room to work.
 const MEMORY_BUDGET_BYTES_MIN: u64 = 4 << 20;
+/// Smaller steps keep no file in one piece.
+const PREALLOCATE_BYTES_MIN: u64 = 16 << 10;
+const PREALLOCATE_BYTES_MAX: u64 = 16 << 20;
 
 /// Smallest journal.
 pub(crate) const JOURNAL_BYTES_MIN: u64 = 64 << 10;
@@ -141,6 +145,8 @@ pub struct Config {
     pub direct_write_max_bytes: Option<u64>,
     /// The journal is applied after this time without commits.
     pub apply_idle: Duration,
+    /// In which steps growing files get blocks on the disk.
+    pub preallocation: Preallocation,
     /// Unused objects kept in memory.
     pub objects_max: usize,
     /// Whether an app may be (or become) durable. If not, `fsync` never leaves the
@@ -249,6 +255,7 @@ impl Config {
             journal_bytes: raw.journal_bytes.map(|size| size.0),
             direct_write_max_bytes: raw.direct_write_max_bytes.map(|size| size.0),
             apply_idle: Duration::from_millis(raw.apply_idle_ms.unwrap_or(30_000)),
+            preallocation: preallocation(&raw)?,
             objects_max: raw
                 .objects_max
                 .map_or(200_000, |max| usize::try_from(max).unwrap_or(usize::MAX)),
@@ -259,6 +266,35 @@ impl Config {
             rules,
         })
     }
+}
+
+/// In which steps files grow. A step is a whole number of blocks, and no larger than what a full
+/// disk should have lying unused for one file.
+fn preallocation(raw: &RawConfig) -> Result<Preallocation, Fault> {
+    let step = |key: &'static str, given: Option<Size>, default: u64| match given {
+        None | Some(Size(0)) => Ok(given.map_or(default, |size| size.0)),
+        Some(Size(bytes)) if !(PREALLOCATE_BYTES_MIN..=PREALLOCATE_BYTES_MAX).contains(&bytes) => {
+            let message = "must be 0, which switches it off, or from 16KiB to 16MiB";
+            Err(Fault::new(key, message))
+        }
+        Some(Size(bytes)) if !bytes.is_power_of_two() => {
+            Err(Fault::new(key, "must be a power of two, such as 128KiB"))
+        }
+        Some(Size(bytes)) => Ok(bytes),
+    };
+    let defaults = Preallocation::default();
+    Ok(Preallocation {
+        database_bytes: step(
+            "preallocate_database_bytes",
+            raw.preallocate_database_bytes,
+            defaults.database_bytes,
+        )?,
+        large_bytes: step(
+            "preallocate_large_bytes",
+            raw.preallocate_large_bytes,
+            defaults.large_bytes,
+        )?,
+    })
 }
 
 /// Line (from 1) of the byte at `offset`.
@@ -616,6 +652,14 @@ mod tests {
             (
                 "objects_max = 1.5",
                 &["line 1: objects_max: must be a whole number", "not 1.5"],
+            ),
+            (
+                "preallocate_large_bytes = \"17MiB\"",
+                &["line 1: preallocate_large_bytes: must be 0", "16MiB"],
+            ),
+            (
+                "preallocate_database_bytes = 100000",
+                &["line 1: preallocate_database_bytes: must be a power of two"],
             ),
             (
                 "apply_idle_ms = -1",

@@ -20,6 +20,8 @@ use super::{CrashHandle, CrashLower, Filesystem};
 
 /// Number of the simulated device.
 const DEVICE: u64 = 1;
+/// What is allocated at a time.
+const BLOCK: u64 = 4096;
 
 fn fails<T>(errno: Errno) -> io::Result<T> {
     Err(errno.into())
@@ -611,11 +613,32 @@ impl Lower for CrashLower {
 
     fn preallocate(&self, file: &CrashHandle, range: ByteRange) -> io::Result<()> {
         self.mutate(Call::Grow, |filesystem| {
-            filesystem.file(file.key)?;
+            let size = filesystem.file(file.key)?.size;
             if range.is_empty() || range.end > i64::MAX as u64 {
                 return fails(Errno::INVAL);
             }
+            if range.end > size {
+                let end = range.end.next_multiple_of(BLOCK);
+                filesystem.record(Effect::Allocated {
+                    inode: file.key,
+                    end,
+                });
+            }
             Ok(())
+        })
+    }
+
+    fn keeps_preallocation(&self) -> bool {
+        true
+    }
+
+    fn allocated_after(&self, file: &CrashHandle, offset: u64) -> io::Result<Option<u64>> {
+        self.look(|filesystem| {
+            let inode = filesystem.file(file.key)?;
+            let last = inode.sectors.last_key_value();
+            let written = last.map_or(0, |(last, _)| ((last + 1) * SECTOR).next_multiple_of(BLOCK));
+            let end = written.max(inode.allocated_end);
+            Ok((end > offset).then_some(end))
         })
     }
 
