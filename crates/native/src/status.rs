@@ -50,6 +50,8 @@ impl Steering {
                 commit_written_bytes: state.counts.device_written_bytes(self.filesystem()),
                 apply_written_bytes: 0,
                 ordered_fsyncs: 0,
+                joined_transactions: 0,
+                journal: Default::default(),
                 strays: 0,
                 not_applied: None,
             },

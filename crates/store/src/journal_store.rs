@@ -262,6 +262,8 @@ impl<L: Lower> Store for JournalStore<Gate<L>> {
             apply_written_bytes: self.applier.counters().written_bytes(),
             externally_modified: self.applier.counters().externally_modified(),
             commits: self.counters.commits(),
+            journal: self.counters.journal(),
+            durable_write_max_bytes: self.usage.direct_bytes_max(),
             on_full_disk: FullDisk {
                 overwritten_bytes_max: self.usage.total_bytes() / 2,
                 entries_bytes_max: self.applier.reserve().promised_bytes(),

@@ -33,6 +33,7 @@ mod trust;
 mod unlinked;
 
 pub use apply::spare::NAMES as SPARE_FILES;
+pub use commit::counters::JournalWrites;
 pub use error::StoreError;
 pub use journal_store::{JournalInfo, JournalStore};
 pub use lower::{Gate, PosixLower, StoreScope, is_in_memory, is_of_the_kernel};
