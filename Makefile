@@ -8,7 +8,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build static install install-lab install-sqlite uninstall demo test check explore lint test-32bit targets bench bench-flash bench-recovery \
-	bench-responsiveness bench-neighbours bench-native bench-record sim-native room room-f2fs bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
+	bench-responsiveness bench-neighbours bench-together bench-native bench-record sim-native room room-f2fs bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs native-campaign native-guest native-systemd systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
 	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers frag-report wheel clean
 	crash-campaign-f2fs native-campaign native-guest native-systemd systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign \
@@ -114,6 +114,10 @@ bench-sqlite-vfs: ## SQLite through the VFS beside SQLite without it (BENCH_FLAG
 bench-neighbours: ## Small operations beside an app that writes all it can, on ext4 and on a mount (BENCH_FLAGS, root)
 	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli
 	python3 scripts/bench_neighbours.py $(BENCH_FLAGS)
+
+bench-together: ## Durable SQLite transactions of four programs at once, on ext4 and on a mount (BENCH_FLAGS, root)
+	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli
+	python3 scripts/bench_together.py $(BENCH_FLAGS)
 
 bench-record: ## What --record costs, with and without it in turns (BENCH_FLAGS)
 	cargo build --release --locked

@@ -51,6 +51,8 @@ impl Steering {
                 apply_written_bytes: 0,
                 preallocated_unused_bytes: 0,
                 ordered_fsyncs: 0,
+                joined_transactions: 0,
+                journal: Default::default(),
                 strays: 0,
                 not_applied: None,
             },

@@ -269,6 +269,8 @@ impl<L: Lower> Store for JournalStore<Gate<L>> {
             externally_modified: self.applier.counters().externally_modified(),
             commits: self.counters.commits(),
             preallocated_bytes: self.applier.preallocations().unused_bytes(),
+            journal: self.counters.journal(),
+            durable_write_max_bytes: self.usage.direct_bytes_max(),
             on_full_disk: FullDisk {
                 overwritten_bytes_max: self.usage.total_bytes() / 2,
                 entries_bytes_max: self.applier.reserve().promised_bytes(),

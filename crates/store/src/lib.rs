@@ -34,6 +34,7 @@ mod unlinked;
 
 pub use apply::preallocation::list::NAME as PREALLOCATED_FILE;
 pub use apply::spare::NAMES as SPARE_FILES;
+pub use commit::counters::JournalWrites;
 pub use error::StoreError;
 pub use journal_store::{JournalInfo, JournalStore};
 pub use lower::{Gate, PosixLower, StoreScope, is_in_memory, is_of_the_kernel};

@@ -7,7 +7,7 @@ use mobifs_base::{
     SpaceInfo, Transaction, Xattr,
 };
 
-use crate::StoreError;
+use crate::{JournalWrites, StoreError};
 
 /// Limits of the lower filesystem that the engine must keep *before* it
 /// acknowledges an operation, because afterwards it is too late to fail.
@@ -61,6 +61,11 @@ pub struct PendingWork {
     /// Room of the lower filesystem that is preallocated for growing files and not used; it is
     /// given back where there is no other.
     pub preallocated_bytes: u64,
+    /// What they wrote to the journal.
+    pub journal: JournalWrites,
+    /// The largest transaction that is written by one durable write; larger ones by a write and a
+    /// flush.
+    pub durable_write_max_bytes: u64,
     /// What may be reserved although the lower filesystem has no room.
     pub on_full_disk: FullDisk,
 }

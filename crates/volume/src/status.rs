@@ -3,6 +3,7 @@
 
 use mobifs_base::PAGE_BYTES_U64;
 use mobifs_engine::{TransactioningName, TransactioningRule};
+use mobifs_store::PendingWork;
 use serde::{Deserialize, Serialize};
 
 use crate::AppName;
@@ -184,6 +185,47 @@ pub struct RecordingStatus {
     pub stopped: Option<String>,
 }
 
+/// What commits have written to the journal since the mount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalReport {
+    /// Blocks of 4 KiB.
+    pub blocks: u64,
+    /// Changed pages.
+    pub pages: u64,
+    /// Of these, written whole because what they were before was not known.
+    pub whole_pages: u64,
+    /// Bytes of pages.
+    pub changed_bytes: u64,
+    /// Everything else but padding.
+    pub control_bytes: u64,
+    /// Commits that were a write and a flush, not one durable write.
+    pub flushes: u64,
+    /// The largest commit that is one durable write.
+    pub durable_write_max_bytes: u64,
+}
+
+impl JournalReport {
+    /// Bytes of all blocks.
+    pub const fn written_bytes(&self) -> u64 {
+        self.blocks * PAGE_BYTES_U64
+    }
+}
+
+impl From<&PendingWork> for JournalReport {
+    fn from(pending: &PendingWork) -> Self {
+        let written = &pending.journal;
+        Self {
+            blocks: written.blocks,
+            pages: written.pages,
+            whole_pages: written.whole_pages,
+            changed_bytes: written.changed_bytes,
+            control_bytes: written.control_bytes,
+            flushes: written.flushes,
+            durable_write_max_bytes: pending.durable_write_max_bytes,
+        }
+    }
+}
+
 /// The store under one mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreStatus {
@@ -197,6 +239,13 @@ pub struct StoreStatus {
     pub journal_total_bytes: u64,
     /// Commits since the mount.
     pub commits: u64,
+    /// Transactions of several apps, or of several threads that waited, that were committed together
+    /// with another one: one commit.
+    #[serde(default)]
+    pub joined_transactions: u64,
+    /// What commits wrote to the journal.
+    #[serde(default)]
+    pub journal: JournalReport,
     /// Bytes written to the device by commits.
     pub commit_written_bytes: u64,
     /// Bytes written to the device by applying.

@@ -268,10 +268,28 @@ fn write_journal(text: &mut String, store: &StoreStatus) -> std::fmt::Result {
             size(store.preallocated_unused_bytes)
         )?;
     }
+    write_commits(text, store)?;
     if let Some(reason) = &store.not_applied {
         writeln!(text, "         NOT APPLIED: {}", printable(reason))?;
     }
     Ok(())
+}
+
+fn write_commits(text: &mut String, store: &StoreStatus) -> std::fmt::Result {
+    let journal = &store.journal;
+    if store.commits == 0 || journal.blocks == 0 {
+        return Ok(());
+    }
+    let percent = |part: u64, all: u64| 100.0 * part as f64 / all.max(1) as f64;
+    writeln!(
+        text,
+        "         a commit takes {:.2} blocks; {:.1} % of changed pages whole, {:.1} % control \
+         information; {} flushes",
+        journal.blocks as f64 / store.commits as f64,
+        percent(journal.whole_pages, journal.pages),
+        percent(journal.control_bytes, journal.written_bytes()),
+        journal.flushes
+    )
 }
 
 fn write_apps(text: &mut String, totals: &AppTotals) -> std::fmt::Result {

@@ -46,6 +46,7 @@ pub(crate) struct Carried {
 pub(crate) struct Usage {
     used_bytes: AtomicU64,
     total_bytes: AtomicU64,
+    direct_bytes_max: AtomicU64,
 }
 
 impl Usage {
@@ -55,6 +56,10 @@ impl Usage {
 
     pub(crate) fn total_bytes(&self) -> u64 {
         self.total_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn direct_bytes_max(&self) -> u64 {
+        self.direct_bytes_max.load(Ordering::Relaxed)
     }
 }
 
@@ -317,6 +322,10 @@ impl<H> Epoch<H> {
         debug_assert!(used_bytes <= total_bytes, "{used_bytes} of {total_bytes}");
         self.usage.used_bytes.store(used_bytes, Ordering::Relaxed);
         self.usage.total_bytes.store(total_bytes, Ordering::Relaxed);
+        let direct_bytes_max = self.log.direct_bytes_max();
+        self.usage
+            .direct_bytes_max
+            .store(direct_bytes_max, Ordering::Relaxed);
     }
 
     // An intent records in the sink which tagged transaction is being written to the journal. It
@@ -325,16 +334,16 @@ impl<H> Epoch<H> {
     // successor of a killed process must be able to identify it. So the intent is withdrawn once
     // the transaction is invalidated, and before another one is written.
 
-    /// To be called directly before a transaction is written; `tag` 0 has no intent.
-    pub(crate) fn announce(&mut self, sink: Option<&dyn RestartSink>, tag: u64) {
+    /// To be called directly before a transaction is written; without `tags` it has no intent.
+    pub(crate) fn announce(&mut self, sink: Option<&dyn RestartSink>, tags: &[u64]) {
         debug_assert!(!self.has_open_intent, "one transaction at a time");
-        let Some(sink) = sink.filter(|_| tag != 0) else {
+        let Some(sink) = sink.filter(|_| !tags.is_empty()) else {
             return;
         };
         let (epoch, sequence) = self.log.next();
         self.has_open_intent = true;
         sink.intent(Some(Intent {
-            tag,
+            tags: tags.to_vec(),
             epoch,
             sequence,
         }));

@@ -62,8 +62,8 @@ pub(crate) struct Opened<L: Lower> {
 struct Found<L: Lower> {
     opened: Opened<L>,
     report: RecoveryReport,
-    /// The tag of the saved intent, if it was carried out.
-    committed: Option<u64>,
+    /// The tags of the saved intent, if it was carried out.
+    committed: Vec<u64>,
     /// Of a copied store: what its journal does not record yet.
     located: Option<Located>,
     /// The journal has records that only a forged one has.
@@ -125,7 +125,7 @@ pub(crate) fn resume<L: Lower>(
     if report.copied {
         return Err(StoreError::Copied);
     }
-    if committed.is_none() && saved.intent.is_some() {
+    if committed.is_empty() && saved.intent.is_some() {
         // Before a new epoch begins, which would make it look committed.
         sink.intent(None);
     }
@@ -195,9 +195,10 @@ fn scan<L: Lower>(
         None
     };
     let committed = saved
-        .and_then(|saved| saved.intent)
+        .and_then(|saved| saved.intent.as_ref())
         .filter(|intent| scanned.has(intent.epoch, intent.sequence))
-        .map(|intent| intent.tag);
+        .map(|intent| intent.tags.clone())
+        .unwrap_or_default();
     let replayed = replay(scanned, root_stat.inode, log.has_rename_mark());
     let mut state = replayed.state;
     state.table.begin_fresh_above(replayed.ids_max);

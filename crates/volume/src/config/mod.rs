@@ -44,6 +44,8 @@ const PREALLOCATE_BYTES_MAX: u64 = 16 << 20;
 pub(crate) const JOURNAL_BYTES_MIN: u64 = 64 << 10;
 /// Largest journal, which is far beyond any use.
 const JOURNAL_BYTES_MAX: u64 = 1 << 40;
+/// The largest commits that can be set to be one durable write.
+const DURABLE_WRITE_BYTES_MAX: u64 = 64 << 20;
 
 /// Why a configuration cannot be used: one sentence that says where and what.
 #[derive(Debug, thiserror::Error)]
@@ -233,6 +235,13 @@ impl Config {
             if bytes > JOURNAL_BYTES_MAX {
                 return Err(Fault::new("journal_bytes", "must be at most 1TiB"));
             }
+        }
+        let durable_write = raw.direct_write_max_bytes.as_ref();
+        if durable_write.is_some_and(|size| size.0 > DURABLE_WRITE_BYTES_MAX) {
+            return Err(Fault::new(
+                "direct_write_max_bytes",
+                "must be at most 64MiB",
+            ));
         }
         if raw.objects_max == Some(0) {
             return Err(Fault::new("objects_max", "must be at least 1"));
@@ -468,6 +477,10 @@ mod tests {
             (
                 "journal_bytes = \"18446744073709551615\"",
                 &["journal_bytes", "at most 1TiB"],
+            ),
+            (
+                "direct_write_max_bytes = \"65MiB\"",
+                &["direct_write_max_bytes", "at most 64MiB"],
             ),
             (
                 "memory_budget_bytes = \"16TiB\"",

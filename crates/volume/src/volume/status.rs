@@ -55,6 +55,8 @@ impl Volume {
                 journal_used_bytes: pending.journal_used_bytes,
                 journal_total_bytes: pending.journal_total_bytes,
                 commits: pending.commits,
+                joined_transactions: shared.commit_queue.joined(),
+                journal: (&pending).into(),
                 commit_written_bytes: pending.commit_written_bytes,
                 apply_written_bytes: pending.apply_written_bytes,
                 strays: pending.externally_modified,
