@@ -31,6 +31,7 @@ static: ## Build mobifs as one static program for x86_64 and aarch64 (musl; no C
 # put there stays. Ours hands what is not MobiFS back to umount(8).
 install: ## Install the mobifs command, its mount helpers and the library of mobifs run (PREFIX, DESTDIR, HELPERDIR)
 	install -D -m 755 target/release/mobifs $(DESTDIR)$(PREFIX)/bin/mobifs
+	install -D -m 755 target/release/mobifs-top $(DESTDIR)$(PREFIX)/bin/mobifs-top
 	install -D -m 755 target/release/libmobifs_run.so $(DESTDIR)$(PREFIX)/lib/mobifs/libmobifs_run.so
 	install -d $(DESTDIR)$(HELPERDIR)
 	ln -sfn $(PREFIX)/bin/mobifs $(DESTDIR)$(HELPERDIR)/mount.fuse.mobifs
@@ -48,7 +49,7 @@ install-sqlite: ## Install the SQLite extension and its header (PREFIX, DESTDIR)
 	install -D -m 644 crates/sqlite-extension/include/mobifs.h $(DESTDIR)$(PREFIX)/include/mobifs.h
 
 uninstall: ## Remove what install, install-lab and install-sqlite put there
-	rm -f $(DESTDIR)$(PREFIX)/bin/mobifs $(DESTDIR)$(PREFIX)/bin/mobifs-lab
+	rm -f $(DESTDIR)$(PREFIX)/bin/mobifs $(DESTDIR)$(PREFIX)/bin/mobifs-top $(DESTDIR)$(PREFIX)/bin/mobifs-lab
 	rm -f $(DESTDIR)$(PREFIX)/lib/mobifs/libmobifs_run.so
 	rmdir $(DESTDIR)$(PREFIX)/lib/mobifs 2>/dev/null || :
 	rm -f $(DESTDIR)$(PREFIX)/lib/libmobifs.so $(DESTDIR)$(PREFIX)/lib/libmobifs.a \

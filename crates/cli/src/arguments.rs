@@ -43,7 +43,7 @@ Keys of the configuration file (TOML; docs/CONFIG.md explains them):
   predictor_long_intervals, predictor_short_ms, predictor_long_ms,
   predictor_timeout_factor, touch_gap_us, scheduler, user_events = \"auto\" | \"bursts\" | \"none\",
   memory_pressure, screens, system_bus, battery_low_percent, standby_age_max_ms,
-  apps = [\"GLOB\", ...]
+  status_group, apps = [\"GLOB\", ...]
   [defaults]   class = \"relaxed\" | \"durable\", age_max_ms, staleness_max_bytes,
                policy = \"tpl\" | \"interval\" | \"quiet\" | \"staleness\" | \"fsync\",
                staleness_min_bytes, slope_min_micropercent, window_points (tpl),
@@ -94,6 +94,11 @@ pub(crate) enum Command {
     Sync(SyncArguments),
     /// Show what is at risk, what was written and what was saved
     Status(StatusArguments),
+    /// Print figures of mounts for a monitoring system (OpenMetrics)
+    Metrics(MetricsArguments),
+    /// Watch the apps of a mount in the terminal, and act on them
+    #[command(disable_help_flag = true)]
+    Top(LaboratoryArguments),
     /// Bring a store that is not mounted to its last committed state
     Recover(RecoverArguments),
     /// Check a store that is not mounted for damage; changes nothing
@@ -115,7 +120,8 @@ pub(crate) enum Command {
     /// Run a command whose calls for durability return at once on steered filesystems
     #[command(after_help = RUN_HELP)]
     Run(RunArguments),
-    /// Say which way to use MobiFS fits a directory, and why; changes nothing
+    /// Say what this machine offers to MobiFS, and which way to use it fits a directory, and why;
+    /// changes nothing
     Doctor(DoctorArguments),
     /// Let apps go on that a daemon keeps standing still, if it dies
     #[command(hide = true)]
@@ -138,6 +144,12 @@ pub(crate) enum Command {
     /// Traces of what programs do to files: record, import, look at, cut, merge, replay
     #[command(disable_help_flag = true)]
     Trace(LaboratoryArguments),
+}
+
+/// A number in words that say what is expected.
+fn whole_number(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("\"{text}\" is not a whole number from 0 on"))
 }
 
 /// What the laboratory's own program understands.
@@ -225,8 +237,8 @@ pub(crate) struct DoctorArguments {
     /// The configuration that is to hold
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// What is to be served: a directory with the files of programs
-    pub(crate) directory: PathBuf,
+    /// What is to be served: a directory with the files of programs; none: only the machine
+    pub(crate) directory: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -305,17 +317,55 @@ pub(crate) struct StatusArguments {
     /// Print it again every second
     #[arg(long)]
     pub(crate) watch: bool,
+    /// What was written and what was saved, day by day: whether it pays
+    #[arg(long, conflicts_with_all = ["watch", "app", "after", "limit"])]
+    pub(crate) history: bool,
     /// Only apps whose path relative to the mount this matches
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", requires = "mountpoint")]
     pub(crate) app: Option<OsString>,
     /// Only apps after this one in the order of names: the next page
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", requires = "mountpoint")]
     pub(crate) after: Option<OsString>,
     /// No more than so many apps [default: 1000]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "mountpoint", value_parser = whole_number, allow_hyphen_values = true)]
     pub(crate) limit: Option<u64>,
-    /// The mount
-    pub(crate) mountpoint: PathBuf,
+    /// The mount, or with --history a store that is not mounted; none: all mounts and steered
+    /// filesystems, one a line
+    pub(crate) mountpoint: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MetricsArguments {
+    /// Write them to this file instead, which is there whole or not at all (for the textfile
+    /// collector of Prometheus's node_exporter: a name in its directory that ends in .prom)
+    #[arg(long, value_name = "FILE", conflicts_with = "listen")]
+    pub(crate) textfile: Option<PathBuf>,
+    /// Serve them over HTTP until the end of this process, at /metrics: an address with a port
+    /// (127.0.0.1:9464), or the path of a Unix socket
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<String>,
+    /// Who may use the Unix socket, beside this user: the members of this group
+    #[arg(long, value_name = "GROUP", requires = "listen")]
+    pub(crate) group: Option<String>,
+    /// The exposition's format [default: openmetrics; with --textfile prometheus, and with --listen
+    /// what the client asks for]
+    #[arg(long, value_name = "FORMAT", conflicts_with = "listen")]
+    pub(crate) format: Option<MetricsFormat>,
+    /// Of each mount no more than so many apps, those with the most at risk
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = whole_number)]
+    pub(crate) apps: u64,
+    /// The mounts and steered filesystems; none: all
+    #[arg(value_name = "MOUNT")]
+    pub(crate) mounts: Vec<PathBuf>,
+}
+
+/// How metrics are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MetricsFormat {
+    /// OpenMetrics 1.0.
+    Openmetrics,
+    /// Prometheus's text format 0.0.4.
+    Prometheus,
 }
 
 #[derive(Debug, Args)]
@@ -334,7 +384,7 @@ pub(crate) struct RecoverArguments {
 pub(crate) struct WaitArgument {
     /// How long to wait for a daemon that still brings to the store what was changed through a
     /// mount which has ended
-    #[arg(long = "wait", value_name = "SECONDS", default_value_t = WAIT_DEFAULT.as_secs())]
+    #[arg(long = "wait", value_name = "SECONDS", default_value_t = WAIT_DEFAULT.as_secs(), value_parser = whole_number)]
     seconds: u64,
 }
 
@@ -564,6 +614,15 @@ mod tests {
             "mobifs touch --screen off MNT",
             "mobifs status --json MNT",
             "mobifs status --watch MNT",
+            "mobifs status",
+            "mobifs status --json",
+            "mobifs status --history MNT",
+            "mobifs metrics",
+            "mobifs metrics --textfile FILE A B",
+            "mobifs metrics --listen 127.0.0.1:9464",
+            "mobifs top MNT",
+            "mobifs doctor",
+            "mobifs doctor --json DIR",
             "mobifs recover --dry-run STORE",
             "mobifs recover --wait 0 STORE",
             "mobifs check STORE",
@@ -581,6 +640,8 @@ mod tests {
         assert!(Arguments::try_parse_from(["mobifs"]).is_err());
         assert!(Arguments::try_parse_from(["mobifs", "mount", "STORE"]).is_err());
         for line in [
+            "mobifs status --app a",
+            "mobifs metrics --listen A --textfile B",
             "mobifs restore --at -10min MNT",
             "mobifs restore --at -10min --in-place MNT",
             "mobifs restore --at -10min --in-place --app a --to DIR MNT",

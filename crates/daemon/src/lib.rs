@@ -31,6 +31,7 @@ mod recording;
 mod serve;
 mod store_owner;
 pub mod supervisor;
+mod totals;
 mod unmount;
 
 pub use adapter::{
@@ -47,4 +48,5 @@ pub use mount_paths::{MountPaths, PathError, PathOptions, check_store};
 pub use mount_users::{MountUser, describe, users_of, users_of_device};
 pub use process_state::reset_inherited;
 pub use serve::{Plan, STORE_HISTORY, TakeoverState, serve};
+pub use totals::{DayTotals, STORE_TOTALS, parse_totals, read_totals};
 pub use unmount::unmount_unused;

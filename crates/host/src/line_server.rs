@@ -3,7 +3,7 @@
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::peer::Peer;
 use crate::runtime_directory::DirectoryLock;
 
 /// Longest request.
@@ -102,6 +103,22 @@ impl LineServer {
         self.listener.as_fd()
     }
 
+    /// Lets the members of a group connect, beside the user of this process and root. They are
+    /// answered as not permitted, so it is the handler that decides what they may know.
+    ///
+    /// # Errors
+    /// If this user may not give the socket to the group.
+    pub fn admit(&self, group: u32) -> io::Result<()> {
+        chown(&self.path, None, Some(group))?;
+        let mode = |mode| std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&self.path, mode(0o660))?;
+        // They find the socket by its name, and nothing else in the directory.
+        match self.path.parent() {
+            Some(directory) => std::fs::set_permissions(directory, mode(0o711)),
+            None => Ok(()),
+        }
+    }
+
     /// Where the socket lies.
     pub fn path(&self) -> &Path {
         &self.path
@@ -186,8 +203,8 @@ fn accept(listener: &UnixListener, handler: &Arc<dyn LineHandler>, active: &Arc<
 }
 
 fn serve(stream: &UnixStream, handler: &dyn LineHandler, active: &Active) -> io::Result<()> {
-    let peer = rustix::net::sockopt::socket_peercred(stream)?;
-    let permitted = [0, rustix::process::geteuid().as_raw()].contains(&peer.uid.as_raw());
+    let peer = Peer::of(stream)?;
+    let permitted = [0, rustix::process::geteuid().as_raw()].contains(&peer.user);
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Vec::new();

@@ -31,6 +31,11 @@ impl ControlHandler for Steering {
                      {path}` ends that, and umount(8) unmounts it"
                 ),
             ),
+            Request::Totals => Reply::error(
+                ErrorKind::Usage,
+                "totals by day are kept in the store of a mount, and a steered filesystem has none: \
+                 `mobifs status` shows what the device wrote since it is steered",
+            ),
             Request::PowerCut => Reply::error(
                 ErrorKind::Usage,
                 format!(

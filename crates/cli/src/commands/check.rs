@@ -1,19 +1,23 @@
 //! `mobifs check`
 
-use std::io::Write as _;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mobifs_daemon::{Code, Failure, PathError, check_store, predecessor};
+use mobifs_host::{printable, printable_path};
 use mobifs_store::{Inspection, PosixLower, StoreError, StoreScope, inspect};
 use mobifs_volume::StoreLock;
 
+use super::progress::Progress;
 use crate::arguments::CheckArguments;
 
 pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
     let path = existing(&arguments.store, true)?;
+    let progress = Progress::of_reading("checking", journal_of(&path));
     let found = look(&path, arguments.wait.limit())?;
-    print(&path, &found);
+    drop(progress);
+    print(&path, &found)?;
     if found.problems.is_empty() {
         return Ok(());
     }
@@ -36,6 +40,11 @@ pub(super) fn existing(store: &Path, read_only: bool) -> Result<PathBuf, Failure
         }
         error => error.into(),
     })
+}
+
+/// The file that is read while a store is examined.
+pub(super) fn journal_of(store: &Path) -> PathBuf {
+    store.join(".mobifs/journal")
 }
 
 /// Examines a store, with its lock shared so that no process changes it meanwhile.
@@ -62,31 +71,32 @@ fn damaged(path: &Path, error: &StoreError) -> Failure {
     Failure::new(Code::Damaged, message)
 }
 
-pub(super) fn print(path: &Path, found: &Inspection) {
-    // The reader of standard output has closed it.
-    let _unread = write(path, found);
+pub(super) fn print(path: &Path, found: &Inspection) -> Result<(), Failure> {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _written = write(&mut text, path, found);
+    super::print(&text)
 }
 
-fn write(path: &Path, found: &Inspection) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
+fn write(out: &mut String, path: &Path, found: &Inspection) -> std::fmt::Result {
     if !found.is_store {
         writeln!(
             out,
             "{}: an ordinary directory, not a store yet",
-            path.display()
+            printable_path(path)
         )?;
         return Ok(());
     }
     let report = &found.report;
     match &found.uuid {
         Some(bytes) => {
-            writeln!(out, "{}: store {}", path.display(), uuid(bytes))?;
+            writeln!(out, "{}: store {}", printable_path(path), uuid(bytes))?;
             writeln!(out, "  journal: {} bytes", found.journal_bytes)?;
         }
         None => writeln!(
             out,
             "{}: a store without a journal and an identity, which the next mount makes",
-            path.display()
+            printable_path(path)
         )?,
     }
     if found.uuid.is_none() {
@@ -133,10 +143,10 @@ fn write(path: &Path, found: &Inspection) -> std::io::Result<()> {
         )?;
     }
     for name in &report.lost {
-        writeln!(out, "  found and kept: .mobifs/lost/{name}")?;
+        writeln!(out, "  found and kept: .mobifs/lost/{}", printable(name))?;
     }
     for problem in &found.problems {
-        writeln!(out, "  PROBLEM: {problem}")?;
+        writeln!(out, "  PROBLEM: {}", printable(problem))?;
     }
     Ok(())
 }

@@ -4,7 +4,10 @@ pub(crate) mod check;
 pub(crate) mod doctor;
 pub(crate) mod drill;
 pub(crate) mod history;
+pub(crate) mod metrics;
 pub(crate) mod mount;
+pub(crate) mod mounts;
+mod progress;
 pub(crate) mod recover;
 pub(crate) mod reload;
 pub(crate) mod restore;
@@ -14,6 +17,8 @@ pub(crate) mod status;
 pub(crate) mod steer;
 pub(crate) mod sync;
 pub(crate) mod thaw_guard;
+pub(crate) mod top;
+mod totals;
 pub(crate) mod touch;
 pub(crate) mod umount;
 
@@ -23,11 +28,12 @@ use std::path::Path;
 use mobifs_daemon::control::{AnswerPatience, ControlClient, Reply, Request};
 
 use mobifs_daemon::{Code, Failure};
+use mobifs_host::{printable, printable_lines};
 
 /// Waits as long as the daemon takes: it completes the request in the end.
 const AS_LONG_AS_IT_TAKES: AnswerPatience = AnswerPatience {
     limit: None,
-    report: |what| eprintln!("mobifs: {what}"),
+    report: tell,
 };
 
 /// Asks the daemon of the mount at `path`; an error that it reports becomes a failure.
@@ -48,8 +54,20 @@ fn ask_patiently(
     }
 }
 
-/// Prints what a command has found. A program that reads only the beginning of it is no failure.
+/// Tells the user something beside the result, in one line. What it names may be hostile.
+pub(crate) fn tell(sentence: &str) {
+    eprintln!("mobifs: {}", printable(sentence));
+}
+
+/// Prints what a command has found, safe for a terminal: a report for people, or JSON, in which
+/// control characters are escaped already. A program that reads only the beginning of it is no
+/// failure.
 fn print(text: &str) -> Result<(), Failure> {
+    print_as_is(&printable_lines(text))
+}
+
+/// The same of a text that has commands for the terminal.
+fn print_as_is(text: &str) -> Result<(), Failure> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(
             Code::Failed,

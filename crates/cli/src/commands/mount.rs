@@ -111,7 +111,7 @@ fn in_background(
         None => logging::default_file(&paths.mountpoint)?,
     };
     start_in_background(words, is_supervised, &log)?;
-    warn_of_memory(&paths.store, |warning| eprintln!("mobifs: {warning}"));
+    warn_of_memory(&paths.store, super::tell);
     Ok(())
 }
 

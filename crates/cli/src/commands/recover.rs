@@ -1,16 +1,17 @@
 //! `mobifs recover`
 
-use std::io::Write as _;
-
 use mobifs_daemon::{Code, Failure, predecessor, raise_limits};
+use mobifs_host::{printable, printable_path};
 use mobifs_volume::{Config, OpenOptions, OpenedStore};
 
-use super::check;
+use super::progress::Progress;
+use super::{check, print};
 use crate::arguments::RecoverArguments;
 
 pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
     let path = check::existing(&arguments.store, arguments.dry_run)?;
     let wait = arguments.wait.limit();
+    let progress = Progress::of_reading("recovering", check::journal_of(&path));
     let found = check::look(&path, wait)?;
     if !found.is_store {
         return Err(Failure::new(
@@ -22,8 +23,8 @@ pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
         ));
     }
     if arguments.dry_run {
-        check::print(&path, &found);
-        return Ok(());
+        drop(progress);
+        return check::print(&path, &found);
     }
     raise_limits()?;
     let failed = |error| Failure::of_store(&path, &error);
@@ -32,31 +33,22 @@ pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
     let opened = predecessor::for_command(&path, wait, || OpenedStore::open(&path, &options))?;
     let report = opened.report().clone();
     opened.close().map_err(failed)?;
-    let mut out = std::io::stdout().lock();
-    // The reader of standard output has closed it.
-    let _unread = if report.clean {
-        writeln!(
-            out,
-            "{}: properly closed, nothing to recover",
-            path.display()
-        )
+    drop(progress);
+    let shown = printable_path(&path);
+    let mut text = if report.clean {
+        format!("{shown}: properly closed, nothing to recover\n")
     } else {
-        writeln!(
-            out,
-            "{}: {} committed transactions applied; {} bytes of an incomplete one discarded",
-            path.display(),
-            report.transactions,
-            report.discarded_tail_bytes
+        format!(
+            "{shown}: {} committed transactions applied; {} bytes of an incomplete one discarded\n",
+            report.transactions, report.discarded_tail_bytes
         )
     };
     if report.copied {
-        let _unread = writeln!(
-            out,
-            "  the store had been copied; what its transactions change was found by its names"
-        );
+        text +=
+            "  the store had been copied; what its transactions change was found by its names\n";
     }
     for name in &report.lost {
-        let _unread = writeln!(out, "  found and kept: .mobifs/lost/{name}");
+        text += &format!("  found and kept: .mobifs/lost/{}\n", printable(name));
     }
-    Ok(())
+    print(&text)
 }

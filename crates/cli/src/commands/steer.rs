@@ -14,7 +14,7 @@ use mobifs_native::{
     unmark_after_daemon, withdraw_after_daemon,
 };
 
-use super::{AS_LONG_AS_IT_TAKES, print, unexpected};
+use super::{AS_LONG_AS_IT_TAKES, print, tell, unexpected};
 use crate::arguments::SteerArguments;
 
 pub(crate) fn run(arguments: &SteerArguments) -> Result<(), Failure> {
@@ -48,7 +48,7 @@ fn start(arguments: &SteerArguments, ready: &Ready) -> Result<(), Failure> {
         return serve(plan, ready);
     }
     if let Some(warning) = plan.warning() {
-        eprintln!("mobifs: warning: {warning}");
+        tell(&format!("warning: {warning}"));
     }
     let log = match &arguments.log {
         Some(path) => std::path::absolute(path).map_err(cannot_start)?,

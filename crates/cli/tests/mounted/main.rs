@@ -4,6 +4,7 @@
 
 mod again;
 mod alone;
+mod bad_calls;
 mod bad_input;
 mod binds;
 mod crashes;
@@ -19,6 +20,7 @@ mod inherited;
 mod kills;
 mod life;
 mod loads;
+mod monitoring;
 mod names;
 mod overlay;
 mod poison;

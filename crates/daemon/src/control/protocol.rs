@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::totals::DayTotals;
 use mobifs_volume::{AppName, AppSelection, PolicySettings, Status};
 
 /// What a mount can be asked to do.
@@ -48,6 +49,8 @@ pub enum Request {
         /// On.
         on: bool,
     },
+    /// Report what was written and saved, day by day.
+    Totals,
     /// Change settings of one app until the configuration is loaded again.
     Set {
         /// The app, by its path relative to the mount.
@@ -95,6 +98,11 @@ pub enum Reply {
     Status {
         /// The state.
         status: Box<Status>,
+    },
+    /// The answer to [`Request::Totals`].
+    Totals {
+        /// The days on which anything happened, the oldest first.
+        days: Vec<DayTotals>,
     },
     /// It could not be done.
     Error {

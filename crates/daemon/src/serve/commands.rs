@@ -21,6 +21,7 @@ use crate::failure::Failure;
 use crate::handover::SupervisorLink;
 use crate::mount_users::describe;
 use crate::recording::Recording;
+use crate::totals::{TotalsLog, read_totals};
 use crate::unmount::unmount_unused;
 
 /// How long the daemon waits for the end of a mount before it counts as still in use.
@@ -88,6 +89,8 @@ pub(crate) struct Daemon {
     pub(crate) recording: Option<Recording>,
     /// Taken by the thread that ends the mount.
     pub(crate) opened: Mutex<Option<OpenedStore>>,
+    /// None where nothing may change in the store.
+    totals: Option<TotalsLog>,
     handle: SessionHandle,
     config_file: Option<PathBuf>,
     power_cut: AtomicBool,
@@ -104,7 +107,10 @@ impl Daemon {
         paths: MountPaths,
         config_file: Option<PathBuf>,
     ) -> Self {
+        let status = volume.status();
+        let totals = (!status.read_only).then(|| TotalsLog::start(&paths.store, &status));
         Self {
+            totals,
             supervisor,
             recording: None,
             restarts,
@@ -243,6 +249,34 @@ impl Daemon {
         status.store.path = Some(self.paths.store.to_string_lossy().into_owned());
         Reply::Status {
             status: Box::new(status),
+        }
+    }
+
+    /// Notes what was written and saved since the last time, unless nothing may change in the store.
+    pub(crate) fn note_totals(&self) {
+        let Some(totals) = &self.totals else {
+            return;
+        };
+        if let Err(error) = totals.note(&self.volume.status()) {
+            tracing::debug!(%error, "cannot note the totals of this day");
+        }
+    }
+
+    fn totals(&self) -> Reply {
+        self.note_totals();
+        let days = match &self.totals {
+            Some(totals) => totals.days(),
+            None => read_totals(&self.paths.store),
+        };
+        match days {
+            Ok(days) => Reply::Totals { days },
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Reply::Totals { days: Vec::new() }
+            }
+            Err(error) => Reply::error(
+                ErrorKind::Failed,
+                format!("cannot read the totals of the store: {error}"),
+            ),
         }
     }
 
@@ -407,6 +441,7 @@ impl ControlHandler for Daemon {
                 Err(failure) => Reply::error(ErrorKind::Usage, failure.message),
             },
             Request::Set { app, settings } => self.set(&app, &settings),
+            Request::Totals => self.totals(),
         }
     }
 }

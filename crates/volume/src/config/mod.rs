@@ -115,6 +115,8 @@ fn in_line(line: Option<usize>) -> String {
 struct Fault {
     /// Its line, where that is known already.
     line: Option<usize>,
+    /// The `[[app]]` that it is in, by its index: several may have the same glob.
+    app: Option<usize>,
     key: String,
     message: String,
 }
@@ -123,6 +125,7 @@ impl Fault {
     fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             line: None,
+            app: None,
             key: key.into(),
             message: message.into(),
         }
@@ -132,6 +135,13 @@ impl Fault {
         Self {
             line: Some(line),
             ..Self::new(key, message)
+        }
+    }
+
+    fn in_app(self, index: usize) -> Self {
+        Self {
+            app: Some(index),
+            ..self
         }
     }
 }
@@ -161,6 +171,8 @@ pub struct Config {
     pub events: EventSources,
     /// Snapshots that are kept.
     pub history: HistoryRules,
+    /// The group whose members may read the status; none: only root and the user who mounts.
+    pub status_group: Option<String>,
     /// Apps and their limits.
     pub rules: Rules,
 }
@@ -208,7 +220,10 @@ impl Config {
         });
         config.map_err(|fault| ConfigError::Value {
             path: path.to_owned(),
-            line: fault.line.or_else(|| written.line(&fault.key)),
+            line: fault.line.or_else(|| match fault.app {
+                Some(index) => written.line_in_app(index, &fault.key),
+                None => written.line(&fault.key),
+            }),
             key: in_one_line(&fault.key),
             message: in_one_line(&fault.message),
         })
@@ -272,6 +287,7 @@ impl Config {
             pacing: pacing::pacing(&raw)?,
             events: events::events(&raw)?,
             history: raw.history.rules()?,
+            status_group: status_group(raw.status_group.clone())?,
             rules,
         })
     }
@@ -304,6 +320,16 @@ fn preallocation(raw: &RawConfig) -> Result<Preallocation, Fault> {
             defaults.large_bytes,
         )?,
     })
+}
+
+fn status_group(name: Option<String>) -> Result<Option<String>, Fault> {
+    match name {
+        Some(name) if name.is_empty() || name.contains([':', '\n']) => {
+            let message = format!("\"{name}\" is not the name of a group");
+            Err(Fault::new("status_group", message))
+        }
+        name => Ok(name),
+    }
 }
 
 /// Line (from 1) of the byte at `offset`.
@@ -350,6 +376,7 @@ mod tests {
             system_bus = false
             battery_low_percent = 7
             standby_age_max_ms = 600000
+            status_group = "prometheus"
             apps = ["*", "home/*"]
             [defaults]
             class = "relaxed"
@@ -381,6 +408,7 @@ mod tests {
         assert_eq!(config.direct_write_max_bytes, Some(128 << 10));
         assert_eq!(config.apply_idle, Duration::from_secs(1));
         assert_eq!(config.objects_max, 5000);
+        assert_eq!(config.status_group.as_deref(), Some("prometheus"));
         let pacing = config.pacing;
         assert_eq!(pacing.prediction.predictor, PredictorName::LastMin);
         assert_eq!(pacing.scheduler, SchedulerName::Fifo);
@@ -434,6 +462,18 @@ mod tests {
         ] {
             parse(text).unwrap();
         }
+    }
+
+    /// A small limit was refused because of a key of a policy that was not chosen.
+    #[test]
+    fn keys_of_other_policies_need_not_fit() {
+        parse("[defaults]\nstaleness_max_bytes = \"4KiB\"").unwrap();
+        let text = "[defaults]\nstaleness_min_bytes = \"1GiB\"\n[[app]]\nmatch = \"a\"\n";
+        parse(text).unwrap();
+        says(
+            &format!("{text}policy = \"tpl\""),
+            &["line 3: app \"a\".staleness_min_bytes: is larger than staleness_max_bytes"],
+        );
     }
 
     #[test]
@@ -513,7 +553,7 @@ mod tests {
             ),
             ("[defaults]\nage_max_ms = 0", &["defaults.age_max_ms"]),
             (
-                "[defaults]\nstaleness_max_bytes = \"4KiB\"",
+                "[defaults]\npolicy = \"tpl\"\nstaleness_max_bytes = \"4KiB\"",
                 &["staleness_min_bytes", "larger"],
             ),
             (
@@ -570,6 +610,10 @@ mod tests {
             (
                 "standby_age_max_ms = 0",
                 &["standby_age_max_ms", "more than 0"],
+            ),
+            (
+                "status_group = \"a:b\"",
+                &["line 1: status_group: \"a:b\" is not the name of a group"],
             ),
             ("apps = [", &["line 1"]),
         ] {
@@ -710,9 +754,31 @@ mod tests {
                 "battery_low_percent = 300",
                 &["line 1: battery_low_percent: must be at most 100"],
             ),
+            // It said "invalid value: integer `99999999999999999999` as i128, expected u64".
             (
                 "apply_idle_ms = 99999999999999999999",
-                &["line 1", "apply_idle_ms"],
+                &[
+                    "line 1: apply_idle_ms: 99999999999999999999 is too large: at most 2147483000 (24 days)",
+                ],
+            ),
+            (
+                "objects_max = 99999999999999999999",
+                &[
+                    "line 1: objects_max: 99999999999999999999 is too large: at most 9223372036854775807",
+                ],
+            ),
+            (
+                "[defaults]\nslope_min_micropercent = -99999999999999999999",
+                &["line 2: defaults.slope_min_micropercent: is too large a number"],
+            ),
+            // They were accepted; the sum with a time of the clock was another matter.
+            (
+                "[[app]]\nmatch = \"a\"\nage_max_ms = 2147483001",
+                &["line 3: app \"a\".age_max_ms: 2147483001 is too large: at most 2147483000"],
+            ),
+            (
+                "standby_age_max_ms = 0xffffffffffffffffff",
+                &["line 1: standby_age_max_ms: ffffffffffffffffff is too large"],
             ),
             (
                 "\"no\\nkey\" = 1",
@@ -746,13 +812,13 @@ mod tests {
             ),
             // The limit that it contradicts is not written: the line of the table.
             (
-                "\n[defaults]\nstaleness_max_bytes = \"4KiB\"",
+                "\n[defaults]\npolicy = \"tpl\"\nstaleness_max_bytes = \"4KiB\"",
                 "line 2: defaults.staleness_min_bytes: ",
             ),
-            // The line is ambiguous.
+            // No line was named, since both tables have the same glob.
             (
                 "[[app]]\nmatch = \"a\"\nquiet_ms = 1\n[[app]]\nmatch = \"a\"\nquiet_ms = 0",
-                "mobifs.toml: app \"a\".quiet_ms: ",
+                "mobifs.toml, line 6: app \"a\".quiet_ms: ",
             ),
         ] {
             says(text, &[needle]);

@@ -39,6 +39,7 @@ pub(super) struct RawConfig {
     pub(super) system_bus: Option<bool>,
     pub(super) battery_low_percent: Option<u64>,
     pub(super) standby_age_max_ms: Option<u64>,
+    pub(super) status_group: Option<String>,
     apps: Option<Vec<String>>,
     #[serde(default)]
     defaults: PolicySettings,
@@ -142,16 +143,18 @@ impl RawConfig {
         let apps = apps.map_err(|message| Fault::new("apps", message))?;
         let (_, defaults) = checked("defaults", &self.defaults, AppPolicy::default())?;
         let mut matched = Vec::with_capacity(self.app.len());
-        for app in &self.app {
+        for (index, app) in self.app.iter().enumerate() {
             let RawApp { glob, settings } = app;
             let key = format!("app \"{glob}\"");
-            let (change, _) = checked(&key, settings, defaults)?;
+            let of_app = |fault: Fault| fault.in_app(index);
+            let (change, _) = checked(&key, settings, defaults).map_err(of_app)?;
             let compiled = match glob.as_str() {
                 // The app of everything that lies in no other app.
                 "." => AppGlob::new(glob),
                 glob => AppGlob::of_apps(glob),
             };
-            let glob = compiled.map_err(|message| Fault::new(format!("{key}.match"), message))?;
+            let glob =
+                compiled.map_err(|message| of_app(Fault::new(format!("{key}.match"), message)))?;
             matched.push((glob, change));
         }
         Ok(Rules::new(apps, defaults, matched))

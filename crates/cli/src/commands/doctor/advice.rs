@@ -1,5 +1,7 @@
 //! What to do with a directory, decided from the facts alone.
 
+use std::path::Path;
+
 use super::facts::{Facts, Steering};
 
 /// With more than this share of its bytes in large files, a filesystem should not journal content:
@@ -180,7 +182,12 @@ fn recommend(facts: &Facts, verdicts: &[(Way, Verdict)]) -> (Way, String) {
             format!("{databases} % of what lies here is databases, and a mount is not possible");
         return (Way::Sqlite, why);
     }
-    let why = "neither a mount nor native mode is possible as it is: see below";
+    let why = if facts.path == Path::new("/") {
+        "`/` as a whole cannot be served: name a directory with the files of programs, such as /home or \
+         /var/lib"
+    } else {
+        "neither a mount nor native mode is possible as it is: see below"
+    };
     (Way::Plain, why.to_owned())
 }
 
@@ -238,6 +245,7 @@ mod tests {
             path: "/data/it's".into(),
             mountpoint: "/data".into(),
             kind: "ext4".to_owned(),
+            shown_kind: "ext4".to_owned(),
             is_in_memory: false,
             is_of_the_kernel: false,
             is_in_mount: false,

@@ -17,6 +17,8 @@ pub(super) struct Facts {
     pub(super) mountpoint: PathBuf,
     /// The filesystem's type.
     pub(super) kind: String,
+    /// The same for people.
+    pub(super) shown_kind: String,
     pub(super) is_in_memory: bool,
     /// The kernel shows itself there, as in /proc, and keeps no files.
     pub(super) is_of_the_kernel: bool,
@@ -64,8 +66,9 @@ impl Facts {
         Ok(Self {
             mountpoint: mount.mountpoint.clone(),
             kind: mount.kind.clone(),
+            shown_kind: super::device::kind_of(mount),
             is_in_memory: mobifs_store::is_in_memory(&path),
-            is_of_the_kernel: mobifs_store::is_of_the_kernel(&path),
+            is_of_the_kernel: mobifs_store::is_of_the_kernel(&path) || mount.kind == "devtmpfs",
             is_in_mount,
             served_at: stores_of(&table)
                 .find(|mount| Path::new(&mount.source) == path)
