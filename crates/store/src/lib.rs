@@ -21,6 +21,7 @@ pub mod fuzzing;
 mod journal_store;
 mod locks;
 mod log;
+pub mod log_reader;
 pub mod lower;
 mod memory;
 mod options;
