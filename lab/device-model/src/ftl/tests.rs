@@ -307,3 +307,27 @@ fn a_log_is_kept_until_the_mapping_pages_under_way_have_arrived() {
         fixture.ftl.forget_completed(fixture.now);
     }
 }
+
+/// Found by reading: pages that a remap itself moves out of the full table have new slots, and its
+/// record in the log named them before their programs had ended.
+#[test]
+fn the_log_of_a_remap_waits_for_the_programs_of_the_slots_that_it_names() {
+    // Two dies on channels of their own: the log may be there before the content.
+    let config = SMALL.replace("channels = { value = 1", "channels = { value = 2");
+    let mut fixture = Fixture::with_config(&config, 7);
+    fixture.write(0, 512);
+    // The table is full: 40 pages lie in slots with the number of another.
+    for (from, to) in [(0, 256), (100, 300)] {
+        let done = fixture.remap(from, to, 20);
+        fixture.now = fixture.idle_at().max(done);
+    }
+    assert_eq!(fixture.ftl.remapped_pages(), 40);
+    fixture.ftl.forget_completed(fixture.now);
+    let moved = fixture.ftl.counters.log.slots_programmed;
+    fixture.remap(256, 400, 20);
+    assert!(
+        fixture.ftl.counters.log.slots_programmed > moved + 2,
+        "pages have moved out of the table"
+    );
+    fixture.cut(fixture.ftl.resources.floor);
+}
