@@ -7,13 +7,12 @@ HELPERDIR ?= /sbin
 FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build static install install-lab install-sqlite uninstall demo test check explore lint test-32bit targets bench bench-flash bench-recovery \
-	bench-responsiveness bench-neighbours bench-together bench-native bench-record sim-native room room-f2fs bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
-	crash-campaign-f2fs native-campaign native-guest native-systemd systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
-	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers frag-report wheel clean
-	crash-campaign-f2fs native-campaign native-guest native-systemd systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign \
-	defrag-campaign defrag-comparison sqlite-campaign \
-	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers wheel clean
+.PHONY: help setup build static install install-lab install-sqlite uninstall sqlite-conformance sqlite-tcl wheel demo \
+	test check explore lint test-32bit targets bench bench-flash bench-native bench-sqlite-vfs bench-neighbours \
+	bench-together bench-record sim-native bench-recovery bench-responsiveness fuzz tsan room room-f2fs \
+	crash-campaign crash-campaign-disks crash-campaign-f2fs native-campaign native-guest native-systemd \
+	systemd-check kill-campaign kill-search poison-campaign postmark-cuts flash-campaign defrag-campaign \
+	defrag-comparison sqlite-campaign sqlite-histories corpus soak servers frag-report clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -186,6 +185,10 @@ systemd-check: ## The real systemd, logind and UPower, in a guest of QEMU
 kill-campaign: ## Daemons killed while programs work on the mount (KILLS, SEED, root)
 	MOBIFS_KILLS=$(or $(KILLS),1000) MOBIFS_KILL_SEED=$(or $(SEED),1) cargo test --release \
 		--locked -p mobifs-cli --test mounted kills::programs -- --nocapture
+
+kill-search: ## Processes over the journal store killed at every instant; what is found is shrunk (SECONDS, SEED)
+	cargo run --release --locked -p mobifs-testkit --bin crash-campaign -- --stage kills \
+		--seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
 
 poison-campaign: ## Daemons that cannot take over, wherever and however (ROUNDS, SEED, root)
 	MOBIFS_POISON_ROUNDS=$(or $(ROUNDS),3) MOBIFS_POISON_SEED=$(or $(SEED),1) cargo test \
