@@ -12,7 +12,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 	bench-together bench-record sim-native bench-recovery bench-responsiveness fuzz tsan room room-f2fs \
 	crash-campaign crash-campaign-disks crash-campaign-f2fs native-campaign native-guest native-systemd \
 	systemd-check kill-campaign kill-search poison-campaign postmark-cuts flash-campaign defrag-campaign \
-	defrag-comparison sqlite-campaign sqlite-histories corpus soak servers frag-report clean
+	defrag-comparison frag-f2fs sqlite-campaign sqlite-histories corpus soak servers frag-report clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -209,6 +209,9 @@ defrag-campaign: ## Power cuts of an ext4 whose files are being remapped (CUTS, 
 defrag-comparison: ## e4defrag, copying and remapping on the same aged filesystems (MIB, root)
 	MOBIFS_DEFRAG_MIB=$(or $(MIB),512) cargo test --locked -p mobifs-defragmenter --test it \
 		full_filesystems -- --nocapture
+
+frag-f2fs: ## Measure and defragment an f2fs, in a guest of QEMU
+	scripts/frag-f2fs.sh
 
 sqlite-campaign: ## Power cuts and kills under SQLite in the VFS (CUTS, DISK_CUTS, KILLS, SEED, root)
 	MOBIFS_CUTS=$(or $(CUTS),100000) MOBIFS_CUT_SEED=$(or $(SEED),1) cargo test --release --locked \

@@ -24,7 +24,7 @@ mod port;
 mod serve;
 
 pub use clock::Scale;
-pub use control::{ControlError, ErrorKind, RemapPair, Reply, Request, ask};
+pub use control::{ControlError, DeviceCounts, ErrorKind, RemapPair, Reply, Request, ask};
 pub use image::ImageError;
 pub use journal::{
     BoundaryKind, Command, CommandKind, CrashState, CrashStates, Interval, Journal, JournalError,

@@ -1,5 +1,6 @@
 //! Tests of the command `mobifs-lab`, as one program.
 
+mod advise;
 mod age;
 mod defrag;
 mod flash_experiments;
