@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # MobiFS under the real systemd, logind and UPower, in a guest: Debian's kernel boots in QEMU
 # with this machine's files (read-only). Daemons are killed and started again by systemd, the
-# guest sleeps, its battery gets low, it is switched off with changes that are not committed;
-# a second boot looks at what is there.
+# guest sleeps, its battery gets low, a user's own systemd serves a mount, mounts log to journald,
+# it is switched off with changes that are not committed; a second boot looks at what is there.
 #
 #   scripts/systemd-check.sh [SECONDS]
 #
@@ -29,7 +29,7 @@ truncate -s 256M "$GUEST/disk.img"
 mkfs.ext4 -q -F "$GUEST/disk.img"
 make_ramdisk scripts/lib/guest-systemd-init.sh \
   9pnet_virtio 9p virtio_pci virtio_blk overlay fuse ext4 crc32c_generic autofs4 unix
-words="mobifs_check=$PWD/scripts/lib mobifs_binary=$(realpath "$TARGET/release/mobifs") mobifs_unit=$PWD/dist/mobifs@.service"
+words="mobifs_check=$PWD/scripts/lib mobifs_binary=$(realpath "$TARGET/release/mobifs") mobifs_units=$PWD/dist"
 for phase in before after; do
   boot "$SECONDS_MAX" "$words mobifs_phase=$phase" \
     -drive "file=$GUEST/disk.img,if=virtio,format=raw" \

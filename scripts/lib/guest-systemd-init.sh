@@ -22,7 +22,9 @@ echo 0123456789abcdef0123456789abcdef > /root/etc/machine-id
 $B mkdir -p /root/usr/local/bin /root/usr/local/lib
 $B cp -r "/host$(value mobifs_check)" /root/usr/local/lib/check
 $B cp "/host$(value mobifs_binary)" /root/usr/local/bin/mobifs
-$B cp "/host$(value mobifs_unit)" /root/etc/systemd/system/mobifs@.service
+$B cp "/host$(value mobifs_units)/mobifs@.service" /root/etc/systemd/system/
+$B mkdir -p /root/etc/systemd/user
+$B cp "/host$(value mobifs_units)/user/mobifs@.service" /root/etc/systemd/user/
 cat > /root/etc/systemd/system/check.service <<UNIT
 [Unit]
 Requires=dbus.service

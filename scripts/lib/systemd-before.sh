@@ -118,6 +118,45 @@ UNIT
   say "UPower: low battery and charged again were heard, an fsync between was durable"
 }
 
+# A mount in the background without a service, as /etc/fstab makes it.
+check_journal() {
+  mkdir -p /srv/logged /mnt/logged
+  mobifs mount /srv/logged /mnt/logged || failed "no mount in the background"
+  mobifs umount /mnt/logged || failed "no unmount"
+  until_true "its daemon's lines are in the journal" 30 \
+    sh -c "journalctl --no-pager -t mobifs -o json | grep -q '\"MESSAGE\":\"unmounted'"
+  journalctl --no-pager -t mobifs -p warning | grep -q unmounted && failed "information has the priority of a warning"
+  ls /run/mobifs/*.log >/dev/null 2>&1 && failed "there is a log file as well: $(ls /run/mobifs)"
+  say "journald: a mount in the background logs there"
+}
+
+# tester COMMAND...: as a user with a systemd of their own.
+tester() { runuser -u tester -- env XDG_RUNTIME_DIR=/run/user/4242 HOME=/home/tester "$@"; }
+
+check_user_unit() {
+  local unit=mobifs@home-tester-data.service main
+  useradd -m -u 4242 tester || failed "no user can be added"
+  tester mkdir -p /home/tester/data /home/tester/.config/mobifs
+  install -d -o tester /srv/tester
+  printf 'STORE=/srv/tester\nOPTIONS=noatime\n' >/home/tester/.config/mobifs/home-tester-data.conf
+  loginctl enable-linger tester || failed "no linger"
+  until_true "the user's systemd" 90 systemctl is-active user@4242.service
+  tester systemctl --user start "$unit" || failed "the user's service does not start: $(journalctl --no-pager -n 20)"
+  tester sh -c 'mkdir /home/tester/data/app && echo kept >/home/tester/data/app/file' || failed "the user cannot write"
+  main=$(tester systemctl --user show --property MainPID --value "$unit")
+  kill -KILL "$main"
+  until_true "the user's systemd starts the next daemon" 60 sh -c "
+    [ \"\$(runuser -u tester -- env XDG_RUNTIME_DIR=/run/user/4242 systemctl --user show -p NRestarts --value $unit)\" -ge 1 ] &&
+    runuser -u tester -- env XDG_RUNTIME_DIR=/run/user/4242 systemctl --user is-active $unit"
+  [ "$(tester cat /home/tester/data/app/file)" = kept ] || failed "a killed daemon of a user loses a change"
+  tester sh -c 'echo last >/home/tester/data/app/last'
+  # The end of the user's manager, as at shutdown.
+  systemctl stop user@4242.service || failed "the user's systemd does not end"
+  findmnt /home/tester/data && failed "the user's mount is still there"
+  [ "$(cat /srv/tester/app/last)" = last ] || failed "the end of the user's systemd loses a change"
+  say "systemd --user: a mount of a user, its daemon killed, its manager ended; nothing lost"
+}
+
 mount -t ext4 /dev/vda /srv || failed "no disk"
 start_mount
 [ "$(systemctl show --property NFileDescriptorStore --value "$SERVICE")" -gt 0 ] ||
@@ -126,6 +165,8 @@ check_kills
 check_inhibitor
 check_sleep
 check_battery
+check_journal
+check_user_unit
 echo "not committed" >"$MOUNT/app/last"
 at_risk || failed "what was written just now is committed already"
 say "switched off with changes at risk"

@@ -172,8 +172,8 @@ pub(crate) struct MountArguments {
     /// Configuration file
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Log file (default in the background: one per mount point in the runtime
-    /// directory, /run/mobifs for root)
+    /// Log file [default in the background: the system's journal, or without journald a file
+    /// per mount point in the runtime directory, /run/mobifs for root]
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
     /// Record what programs do with the mount as a trace (docs/TRACES.md); FILE must not be
@@ -218,8 +218,8 @@ pub(crate) struct SteerArguments {
     /// Configuration file
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Log file (default in the background: one per mount point in the runtime directory,
-    /// /run/mobifs)
+    /// Log file [default in the background: the system's journal, or without journald a file
+    /// per mount point in the runtime directory, /run/mobifs]
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
     /// Tell the parent process on standard output when it is steered

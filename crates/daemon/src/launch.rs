@@ -10,7 +10,6 @@ use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::handover::{
@@ -20,7 +19,7 @@ use mobifs_host::printable;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Code, Failure};
-use crate::logging;
+use crate::logging::DaemonLog;
 use crate::process_state::close_inherited;
 
 /// What the daemon reports to its parent.
@@ -101,7 +100,7 @@ impl Ready {
 }
 
 /// Starts a daemon in the background and waits until its mount is usable. `words`: the arguments
-/// of the program `mobifs` that make it serve. Closes all descriptors but the standard streams, so
+/// of the program `mobifs` that make it serve; `log`: where it logs. Closes all descriptors but the standard streams, so
 /// the caller owns none: neither the daemon nor this process, while it waits, is to keep in use
 /// what the program that mounts has open.
 ///
@@ -110,12 +109,11 @@ impl Ready {
 pub fn start_in_background(
     words: &[OsString],
     is_supervised: bool,
-    log_file: &Path,
+    log: DaemonLog,
 ) -> Result<(), Failure> {
     let failed =
         |error: std::io::Error| Failure::new(Code::Failed, format!("cannot start: {error}"));
-    let log = logging::open(log_file)?;
-    close_inherited(log.as_fd()).map_err(failed)?;
+    close_inherited(log.stream.as_fd()).map_err(failed)?;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.arg0("mobifs");
     if is_supervised {
@@ -125,7 +123,7 @@ pub fn start_in_background(
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(log);
+        .stderr(log.stream);
     // The supervisor of this process does not supervise the mount.
     for variable in [
         NOTIFY_VARIABLE,
@@ -149,7 +147,7 @@ pub fn start_in_background(
                 .map_or_else(|error| error.to_string(), |end| end.to_string());
             Err(Failure::new(
                 Code::Failed,
-                format!("the daemon ended early ({how}); see {}", log_file.display()),
+                format!("the daemon ended early ({how}); see {}", log.place),
             ))
         }
     }

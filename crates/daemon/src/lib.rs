@@ -16,6 +16,7 @@ mod failure;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handover;
+mod journal;
 pub mod laboratory;
 pub mod launch;
 mod limits;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, IsTerminal as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -11,11 +12,13 @@ use std::time::Duration;
 use mobifs_host::{LOG_VARIABLE, log_directives};
 use rustix::fs::{FlockOperation, flock};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::Layer as _;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::failure::{Code, Failure};
+use crate::journal::{self, JournalFormat};
 use crate::rate_limit::RateLimit;
 
 /// A log file that has grown beyond this is put aside at the next mount.
@@ -30,6 +33,11 @@ pub fn start(file: Option<&Path>, default_level: &str) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(directives)
         .map_err(|error| Failure::new(Code::Usage, format!("{LOG_VARIABLE}: {error}")))?;
     let to_terminal = file.is_none() && io::stderr().is_terminal();
+    let to_journal = file.is_none() && journal::is_behind(io::stderr(), Path::new(journal::SOCKET));
+    if to_journal && let Err(error) = journal::never_wait(io::stderr()) {
+        let what = format!("cannot set the stream to journald: {error}");
+        return Err(Failure::new(Code::Failed, what));
+    }
     let writer = match file {
         Some(path) => BoxMakeWriter::new(open(path)?),
         None => BoxMakeWriter::new(io::stderr),
@@ -38,6 +46,11 @@ pub fn start(file: Option<&Path>, default_level: &str) -> Result<(), Failure> {
         .with_writer(writer)
         .with_ansi(to_terminal)
         .with_target(false);
+    let lines = if to_journal {
+        lines.event_format(JournalFormat::new()).boxed()
+    } else {
+        lines.boxed()
+    };
     tracing_subscriber::registry()
         .with(filter)
         .with(RateLimit::default())
@@ -127,8 +140,36 @@ fn has_warnings(file: &File) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Where the daemon of a mount logs if nothing else was said.
-pub fn default_file(mountpoint: &Path) -> Result<PathBuf, Failure> {
+/// The log of a daemon in the background.
+#[derive(Debug)]
+pub struct DaemonLog {
+    /// The daemon's standard error.
+    pub(crate) stream: OwnedFd,
+    /// Where a user finds it.
+    pub(crate) place: String,
+}
+
+/// Where the daemon of a mount logs in the background: to `file`, or to journald, or, where there is none, to a
+/// file in the runtime directory, which a reboot takes.
+pub fn of_daemon(file: Option<&Path>, mountpoint: &Path) -> Result<DaemonLog, Failure> {
+    let file = match file {
+        Some(path) => std::path::absolute(path)
+            .map_err(|error| Failure::new(Code::Failed, format!("cannot start: {error}")))?,
+        None => match journal::connect(Path::new(journal::SOCKET)) {
+            Ok(stream) => {
+                let place = "`journalctl -t mobifs`".to_owned();
+                return Ok(DaemonLog { stream, place });
+            }
+            Err(_no_journald) => default_file(mountpoint)?,
+        },
+    };
+    Ok(DaemonLog {
+        stream: open(&file)?.into(),
+        place: file.display().to_string(),
+    })
+}
+
+fn default_file(mountpoint: &Path) -> Result<PathBuf, Failure> {
     let directory = mobifs_host::runtime_directory().map_err(|error| {
         Failure::new(
             Code::Failed,

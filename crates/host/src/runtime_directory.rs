@@ -59,13 +59,14 @@ fn check_private(directory: &Path, uid: u32) -> io::Result<()> {
 
 /// Directories in which mounts of a user may have their sockets, the preferred first.
 fn directories_of(uid: u32) -> Vec<PathBuf> {
-    if uid == 0 {
-        return vec![PathBuf::from("/run/mobifs")];
-    }
-    vec![
-        PathBuf::from(format!("/run/user/{uid}/mobifs")),
-        PathBuf::from(format!("/tmp/mobifs-{uid}")),
-    ]
+    let preferred = if uid == 0 {
+        PathBuf::from("/run/mobifs")
+    } else {
+        PathBuf::from(format!("/run/user/{uid}/mobifs"))
+    };
+    // Images without /run, and Android, which has no /tmp either.
+    let others = ["/tmp", "/data/local/tmp"].map(|base| format!("{base}/mobifs-{uid}").into());
+    [preferred].into_iter().chain(others).collect()
 }
 
 /// The same for this process's user, whose environment may name another.
@@ -124,6 +125,15 @@ mod tests {
         let link = directory.path().join("link");
         std::os::unix::fs::symlink("/", &link).unwrap();
         assert!(check_private(&link, uid).is_err());
+    }
+
+    /// Android has neither /run nor /tmp.
+    #[test]
+    fn root_has_other_places_where_there_is_no_run() {
+        let places = directories_of(0);
+        assert_eq!(places.first().unwrap(), Path::new("/run/mobifs"));
+        assert!(places.contains(&"/tmp/mobifs-0".into()));
+        assert!(places.contains(&"/data/local/tmp/mobifs-0".into()));
     }
 
     /// Found by hand: another user's directory under the name of the last place left a

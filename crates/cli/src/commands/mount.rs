@@ -106,11 +106,8 @@ fn in_background(
     is_supervised: bool,
     log: Option<PathBuf>,
 ) -> Result<(), Failure> {
-    let log = match log {
-        Some(path) => std::path::absolute(path).map_err(cannot_start)?,
-        None => logging::default_file(&paths.mountpoint)?,
-    };
-    start_in_background(words, is_supervised, &log)?;
+    let log = logging::of_daemon(log.as_deref(), &paths.mountpoint)?;
+    start_in_background(words, is_supervised, log)?;
     warn_of_memory(&paths.store, super::tell);
     Ok(())
 }

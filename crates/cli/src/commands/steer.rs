@@ -50,12 +50,9 @@ fn start(arguments: &SteerArguments, ready: &Ready) -> Result<(), Failure> {
     if let Some(warning) = plan.warning() {
         tell(&format!("warning: {warning}"));
     }
-    let log = match &arguments.log {
-        Some(path) => std::path::absolute(path).map_err(cannot_start)?,
-        None => logging::default_file(&plan.mount.mountpoint)?,
-    };
+    let log = logging::of_daemon(arguments.log.as_deref(), &plan.mount.mountpoint)?;
     let words = words_of_daemon(arguments, &plan).map_err(cannot_start)?;
-    start_in_background(&words, false, &log)
+    start_in_background(&words, false, log)
 }
 
 fn cannot_start(error: io::Error) -> Failure {

@@ -158,11 +158,16 @@ fn without_a_connection_there_is_nothing_to_go_on_with() {
 }
 
 #[test]
-fn the_unit_keeps_enough_and_restarts_what_dies() {
-    let unit = include_str!("../../../../dist/mobifs@.service");
-    let has = |line: &str| assert!(unit.lines().any(|found| found == line), "{line}");
-    has("Type=notify");
-    has("FileDescriptorStoreMax=8");
-    has("Restart=on-abnormal");
-    has("RestartForceExitStatus=6 101");
+fn the_units_keep_enough_and_restart_what_dies() {
+    let system = include_str!("../../../../dist/mobifs@.service");
+    let user = include_str!("../../../../dist/user/mobifs@.service");
+    for unit in [system, user] {
+        let has = |line: &str| assert!(unit.lines().any(|found| found == line), "{line}");
+        has("Type=notify");
+        has("FileDescriptorStoreMax=8");
+        has("Restart=on-abnormal");
+        has("RestartForceExitStatus=6 101");
+        has("KillMode=process");
+    }
+    assert!(system.contains("\nOOMScoreAdjust=-"));
 }
