@@ -13,8 +13,12 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::disk::Disk;
 
-const DATABASES: usize = 4;
-const ROWS: usize = 120;
+const DATABASES: usize = 5;
+
+/// Rows of each; `MOBIFS_ADVISE_ROWS` says how many.
+fn rows() -> usize {
+    std::env::var("MOBIFS_ADVISE_ROWS").map_or(120, |text| text.parse().unwrap())
+}
 
 /// How databases are written.
 #[derive(Clone, Copy)]
@@ -46,7 +50,7 @@ fn insert(directory: &Path, way: Way) {
                 }
                 database.execute_batch("CREATE TABLE t(x BLOB)").unwrap();
                 barrier.wait();
-                for row in 0..ROWS {
+                for row in 0..rows() {
                     let blob = vec![(row % 251) as u8; 1500];
                     database
                         .execute("INSERT INTO t VALUES (?1)", [blob])
