@@ -10,7 +10,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 .PHONY: help setup build static install install-lab install-sqlite uninstall demo test check explore lint test-32bit targets bench bench-flash bench-recovery \
 	bench-responsiveness bench-neighbours bench-native bench-record sim-native room room-f2fs bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs native-campaign native-guest native-systemd systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
-	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers frag-report wheel clean
+	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers frag-report persist-report wheel clean
 	crash-campaign-f2fs native-campaign native-guest native-systemd systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign \
 	defrag-campaign defrag-comparison sqlite-campaign \
 	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers wheel clean
@@ -231,6 +231,11 @@ frag-report: ## Published experiments with fragmented files as a page, criteria 
 	cargo build --release --locked -p mobifs-lab-cli
 	target/release/mobifs-lab frag experiment all --out $(or $(OUT),target/frag-report) --seed $(or $(SEED),1) \
 		$(if $(filter 1,$(FULL)),--full)
+
+persist-report: ## What commits cost, by programs, journals and filesystems, as a page beside published values (OUT, FULL=1, TRACES, root)
+	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli
+	target/release/mobifs-lab persist report --out $(or $(OUT),target/persist-report) $(if $(filter 1,$(FULL)),--full) \
+		$(or $(TRACES),$(if $(filter 1,$(FULL)),$(wildcard traces/*.parquet),traces/sqlite.parquet traces/packages.parquet))
 
 clean: ## Remove build results and downloaded tools
 	cargo clean
