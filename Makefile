@@ -12,7 +12,8 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 	bench-together bench-record sim-native bench-recovery bench-responsiveness fuzz tsan room room-f2fs \
 	crash-campaign crash-campaign-disks crash-campaign-f2fs native-campaign native-guest native-systemd \
 	systemd-check kill-campaign kill-search poison-campaign postmark-cuts flash-campaign defrag-campaign \
-	defrag-comparison frag-f2fs sqlite-campaign sqlite-histories corpus soak servers frag-report clean
+	defrag-comparison frag-f2fs sqlite-campaign sqlite-histories corpus soak servers frag-report persist-report \
+	clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -242,6 +243,11 @@ frag-report: ## Published experiments with fragmented files as a page, criteria 
 	cargo build --release --locked -p mobifs-lab-cli
 	target/release/mobifs-lab frag experiment all --out $(or $(OUT),target/frag-report) --seed $(or $(SEED),1) \
 		$(if $(filter 1,$(FULL)),--full)
+
+persist-report: ## What commits cost, by programs, journals and filesystems, as a page beside published values (OUT, FULL=1, TRACES, root)
+	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli
+	target/release/mobifs-lab persist report --out $(or $(OUT),target/persist-report) $(if $(filter 1,$(FULL)),--full) \
+		$(or $(TRACES),$(if $(filter 1,$(FULL)),$(wildcard traces/*.parquet),traces/sqlite.parquet traces/packages.parquet))
 
 clean: ## Remove build results and downloaded tools
 	cargo clean

@@ -135,6 +135,9 @@ pub(crate) enum Command {
     /// How fragmented files are, and where they lie
     #[command(disable_help_flag = true)]
     Frag(LaboratoryArguments),
+    /// What making data durable costs: journals, commits, and ways to make them, side by side
+    #[command(disable_help_flag = true)]
+    Persist(LaboratoryArguments),
     /// What would have been flushed, when, and at what risk: traces under policies
     #[command(disable_help_flag = true)]
     Sim(LaboratoryArguments),

@@ -81,6 +81,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Run(arguments) => return commands::run::run(&arguments),
         Command::Flash(words) => laboratory::run(Some("flash"), &words.all),
         Command::Frag(words) => laboratory::run(Some("frag"), &words.all),
+        Command::Persist(words) => laboratory::run(Some("persist"), &words.all),
         Command::Sim(words) => laboratory::run(Some("sim"), &words.all),
         Command::Trace(words) => laboratory::run(Some("trace"), &words.all),
         Command::Lab(words) => laboratory::run(None, &words.all),

@@ -1,11 +1,12 @@
 //! The `mobifs-lab` command: what engineers of storage use beside a mount. `mobifs flash`,
-//! `mobifs frag`, `mobifs sim`, `mobifs trace` and `mobifs lab` run it.
+//! `mobifs frag`, `mobifs persist`, `mobifs sim`, `mobifs trace` and `mobifs lab` run it.
 #![forbid(unsafe_code)]
 
 mod bench;
 mod failure;
 mod flash;
 mod frag;
+mod persist;
 mod sim;
 mod trace;
 
@@ -42,6 +43,8 @@ enum Command {
     Flash(flash::arguments::FlashArguments),
     /// How fragmented files are, and where they lie
     Frag(frag::FragArguments),
+    /// What making data durable costs: journals, commits, and ways to make them, side by side
+    Persist(persist::PersistArguments),
     /// What would have been flushed, when, and at what risk: traces under policies
     Sim(sim::arguments::SimArguments),
     /// Traces of what programs do to files: record, import, look at, cut, merge, replay
@@ -84,6 +87,7 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Flash(arguments) => flash::run(&arguments.command),
         Command::Frag(arguments) => frag::run(arguments),
+        Command::Persist(arguments) => persist::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
         Command::Trace(arguments) => return trace::run(&arguments.command),
         Command::Experiment(command) => sim::run_lab(command),
@@ -145,6 +149,10 @@ mod tests {
             "frag measure --csv F --html P --top 5 --read-within 30 --no-sync DIR FILE IMAGE",
             "frag experiment sqlite scan --out D --json --seed 3",
             "frag experiment all --full",
+            "persist characterise --json IMAGE",
+            "persist characterise --through mobifs --device I --model ufs31 --scale 0 -- git status",
+            "persist characterise --html F --mount-options data=journal --mkfs -J --mkfs size=4 --trace T",
+            "persist compare --preset quick --real DIR --rounds 1 --operations 9 --json --html F",
             "sim --policy tpl --against ext4 --device ufs31 --json T",
             "sim --policy tpl:age_max_ms=9 --policy ideal --format parquet -o F T T",
             "figures -o DIR --strict --png T T",

@@ -14,6 +14,7 @@ mod kernel;
 mod nbd;
 mod noise;
 mod outlive;
+mod persistence;
 mod text;
 mod trace;
 
@@ -28,6 +29,7 @@ pub use kernel::{FUSE_ADAPTER, FUSE_REQUEST};
 pub use nbd::{NBD_HANDSHAKE, NBD_TRANSMISSION};
 pub use noise::mutated;
 pub use outlive::{ARENA, ENGINE_IMAGE};
+pub use persistence::JBD2;
 pub use text::{BLOCK_TRACE, CONFIG, CONTROL_LINE, MOUNT_OPTIONS, SIZE};
 pub use trace::{TRACE_BLKPARSE, TRACE_MOBIGEN, TRACE_PARQUET, TRACE_RECORDING, TRACE_STRACE};
 
@@ -93,4 +95,5 @@ pub const TARGETS: &[Target] = &[
     ARENA,
     ENGINE_IMAGE,
     E2FSPROGS,
+    JBD2,
 ];

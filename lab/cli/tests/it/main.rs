@@ -7,5 +7,6 @@ mod flash_experiments;
 mod flash_serve;
 mod frag;
 mod frag_experiment;
+mod persist;
 mod sim;
 mod trace;

@@ -73,7 +73,7 @@ impl Arm {
     #[must_use]
     pub fn all() -> Vec<Self> {
         // A limit above the largest transaction, and one below the smallest.
-        let direct = "direct_write_max_bytes = \"1GiB\"";
+        let direct = "direct_write_max_bytes = \"64MiB\"";
         let flush = "direct_write_max_bytes = 0";
         vec![
             Self::ext4(NO_JOURNAL, &["-O", "^has_journal"], ""),

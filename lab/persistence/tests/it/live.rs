@@ -65,3 +65,41 @@ fn each_fsync_of_a_new_file_is_a_transaction() {
         "no figures"
     );
 }
+
+/// A transaction of SQLite is one commit on a mount of MobiFS, and each is found in its journal.
+#[test]
+fn commits_of_mobifs_are_found_on_the_device() {
+    if !can_run() {
+        return;
+    }
+    let mobifs = std::env::var_os("MOBIFS_BIN").map_or_else(built, PathBuf::from);
+    if !mobifs_skip::can((!mobifs.is_file()).then_some("mobifs is not built")) {
+        return;
+    }
+    let options = LiveOptions {
+        mobifs: Some(mobifs),
+        ..options(
+            Through::Mobifs,
+            "for i in $(seq 30); do echo $i > file-$i; sync file-$i; done",
+        )
+    };
+    let found = characterise(&options).unwrap();
+    let mobifs = found.mobifs.as_ref().unwrap();
+    assert_eq!(mobifs.commits, 30, "{mobifs:?}");
+    let parts =
+        mobifs.content_bytes + mobifs.metadata_bytes + mobifs.control_bytes + mobifs.padding_bytes;
+    assert_eq!(parts, mobifs.journal_bytes);
+    // Two or three bytes of each file.
+    assert!((60..=90).contains(&mobifs.content_bytes), "{mobifs:?}");
+    assert!(
+        mobifs.control_ratio.is_some_and(|ratio| ratio < 0.9),
+        "{mobifs:?}"
+    );
+    assert_eq!(mobifs.commit_ms.as_ref().map(|times| times.count), Some(30));
+}
+
+/// Beside the directory of this test: `<target>/debug/deps`.
+fn built() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.ancestors().nth(2).unwrap().join("mobifs")
+}

@@ -8,6 +8,7 @@
 )]
 
 mod bad_input;
+mod compare;
 mod disk;
 mod live;
 mod oracle;
