@@ -15,7 +15,7 @@ use crate::cost::{self, ModelSource, Sample, Samples};
 use crate::database::{DatabaseHead, JournalMode};
 use crate::error::{AdviseError, text};
 use crate::reads::TraceFacts;
-use crate::report::{Advice, AdviceReport, ModelReport, SCHEMA, TraceReport, Wear, What};
+use crate::report::{Advice, AdviceReport, ModelReport, SCHEMA, Wear, What};
 use crate::rules::{self, Database, FRAMES_FOR_A_PAGE, Growing, Place};
 
 /// The directory of a store of MobiFS that has its journal.
@@ -60,11 +60,7 @@ pub fn advise(
         files_here,
         ..
     } = seen;
-    let (model, source) = match options.model {
-        Some(model) => (model, ModelSource::Given),
-        None if options.measures_cost => cost::measure(path, &site.mount.mountpoint, samples)?,
-        None => (Model::default(), ModelSource::Paper),
-    };
+    let (model, source) = cost_of(path, options, &site, samples)?;
     let mut notes = site.notes(&measured, options.trace.is_some());
     let place = Place {
         free: measured.filesystems.first().and_then(|f| f.free.as_ref()),
@@ -84,11 +80,6 @@ pub fn advise(
     let read_ms = |pieces: u64| {
         pieces as f64 * model.piece_ms + measured.all.bytes as f64 / 1e6 * model.megabyte_ms
     };
-    let traced = options.trace.as_ref().map(|(facts, _)| TraceReport {
-        files: facts.hot().files() as u64,
-        files_here,
-        read_bytes: facts.read_bytes(),
-    });
     Ok(AdviceReport {
         schema: SCHEMA,
         path: text(path),
@@ -108,10 +99,27 @@ pub fn advise(
         },
         read_ms: read_ms(measured.all.extents),
         read_ms_whole: read_ms(measured.all.least_extents),
-        trace: traced,
+        trace: options
+            .trace
+            .as_ref()
+            .map(|(facts, _)| facts.report(files_here)),
         advice,
         notes,
     })
+}
+
+/// What pieces cost, and where that comes from.
+fn cost_of(
+    path: &Path,
+    options: &Options,
+    site: &Site,
+    samples: Samples,
+) -> Result<(Model, ModelSource), AdviseError> {
+    match options.model {
+        Some(model) => Ok((model, ModelSource::Given)),
+        None if options.measures_cost => cost::measure(path, &site.mount.mountpoint, samples),
+        None => Ok((Model::default(), ModelSource::Paper)),
+    }
 }
 
 /// Where the path lies.

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use mobifs_defragmenter::Hot;
 use mobifs_trace::{EventKind, Trace};
 
+use crate::report::TraceReport;
+
 /// How a file that the trace sees being made grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Growth {
@@ -73,9 +75,13 @@ impl TraceFacts {
         &self.hot
     }
 
-    /// Bytes that were read.
-    pub(crate) const fn read_bytes(&self) -> u64 {
-        self.read_bytes
+    /// What is said of the trace, of whose files so many lie here.
+    pub(crate) fn report(&self, files_here: u64) -> TraceReport {
+        TraceReport {
+            files: self.hot.files() as u64,
+            files_here,
+            read_bytes: self.read_bytes,
+        }
     }
 
     /// How a file grew; none if the trace does not see it being made. Both paths are absolute.
@@ -139,7 +145,10 @@ mod tests {
         push(write(new, 0), 4096);
         push(write(new, 8192), -28);
         let facts = TraceFacts::of(&builder.finish());
-        assert_eq!(facts.read_bytes(), 100);
+        assert_eq!(
+            (facts.report(1).files, facts.report(1).read_bytes),
+            (1, 100)
+        );
         let (top, at) = (Path::new("/t"), |name: &str| Path::new("/t").join(name));
         assert_eq!(facts.hot().of(&at("old"), top), Some(&[(0, 100)][..]));
         assert_eq!(facts.growth(&at("old"), top), None);

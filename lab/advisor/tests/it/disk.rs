@@ -136,9 +136,9 @@ impl Disk {
         stats
     }
 
-    /// What the device's commands took until now.
-    pub(crate) fn busy_ms(&self) -> f64 {
-        DeviceCounts::of(&self.stats()).unwrap().busy_ms
+    /// What the device has done until now.
+    pub(crate) fn counts(&self) -> DeviceCounts {
+        DeviceCounts::of(&self.stats()).unwrap()
     }
 
     /// Bytes that were programmed until everything so far is durable.
