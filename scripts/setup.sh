@@ -2,7 +2,7 @@
 # Installs what building, testing and the demo need, and nothing that is already there.
 # Debian and Ubuntu with a Rust toolchain. Works offline once everything is in place.
 #
-#   scripts/setup.sh [--build-only | --soak | --fuzz | --f2fs | --systemd | --sqlite-tcl | --32bit]
+#   scripts/setup.sh [--build-only | --soak | --fuzz | --f2fs | --systemd | --sqlite-tcl | --32bit | --packages]
 #
 # Without: what the tests need.
 set -euo pipefail
@@ -40,6 +40,11 @@ SQLITE_TCL_PACKAGES=("gcc:gcc" "make:make" "tclsh:tcl" "/usr/include/tcl8.6/tcl.
 # What `make test-32bit` runs: a cross linker with a C library, and an emulator of programs.
 ARM_PACKAGES=("arm-linux-gnueabihf-gcc:gcc-arm-linux-gnueabihf"
   "/usr/arm-linux-gnueabihf/lib/libc.so:libc6-dev-armhf-cross" "qemu-arm-static:qemu-user-static")
+
+# What `make deb`, `make tarball` and `make package-test` run, for all architectures.
+PACKAGING_PACKAGES=("dh:debhelper" "dpkg-buildpackage:dpkg-dev" "fakeroot:fakeroot" "lintian:lintian" "debootstrap:debootstrap"
+  "gcc:gcc" "aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu" "/usr/aarch64-linux-gnu/lib/libc.so:libc6-dev-arm64-cross"
+  "arm-linux-gnueabihf-gcc:gcc-arm-linux-gnueabihf" "/usr/arm-linux-gnueabihf/lib/libc.so:libc6-dev-armhf-cross")
 
 # What `make systemd-check` and `make native-systemd` run in their guests, and nowhere else.
 GUEST_PACKAGES=(systemd-sysv libpam-systemd dbus udev upower umockdev systemd-container bubblewrap)
@@ -218,6 +223,7 @@ case "${1:-}" in
     install_sqlite_tcl
     ;;
   --32bit) install_packages "${ARM_PACKAGES[@]}" ;;
+  --packages) install_packages "${PACKAGING_PACKAGES[@]}" ;;
   *) install_packages "${PACKAGES[@]}" ;;
 esac
 if [ "${1:-}" = "--fuzz" ]; then

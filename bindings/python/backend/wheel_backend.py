@@ -1,10 +1,10 @@
 """Builds the wheel: a PEP 517 backend that needs no package, and a program.
 
-    python3 wheel_backend.py DIRECTORY [--library FILE]
+    python3 wheel_backend.py DIRECTORY [--library FILE] [--glibc-max VERSION]
 
 The wheel carries the extension, stripped, built by cargo in the repository that this lies in
-(`--library`, or the config setting `library`: one that is built already). Its tag says which
-C library it needs, as the extension's own symbols say.
+(`--library`, or the config setting `library`: one that is built already, for any machine). Its tag
+says which machine and C library it needs, as the extension's own header and symbols say.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def build_wheel(
     with tempfile.TemporaryDirectory() as scratch:
         stripped = Path(scratch) / LIBRARY
         shutil.copyfile(library, stripped)
-        run("strip", "--strip-unneeded", str(stripped))
-        return write_wheel(Path(wheel_directory), stripped.read_bytes(), platform_tag(stripped))
+        run(strip_program(stripped), "--strip-unneeded", str(stripped))
+        tag = platform_tag(stripped, (config_settings or {}).get("glibc-max"))
+        return write_wheel(Path(wheel_directory), stripped.read_bytes(), tag)
 
 
 def build_sdist(sdist_directory: str, config_settings: dict[str, str] | None = None) -> str:
@@ -73,8 +74,27 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-def platform_tag(library: Path) -> str:
-    """The oldest manylinux on which the library can be loaded."""
+def machine_of(library: Path) -> str:
+    """The machine that the library is for, as in the tags of wheels."""
+    header = run("readelf", "--file-header", str(library))
+    found = re.search(r"Machine:\s+(.+)", header)
+    names = {"Advanced Micro Devices X86-64": "x86_64", "AArch64": "aarch64", "ARM": "armv7l"}
+    machine = names.get(found[1].strip()) if found else None
+    if machine is None:
+        raise SystemExit(f"no wheel is made for the machine {found[1] if found else 'of no name'}")
+    return machine
+
+
+def strip_program(library: Path) -> str:
+    """`strip` of binutils knows its own machine, Debian's cross binutils have others."""
+    machine = machine_of(library)
+    if machine == platform.machine():
+        return "strip"
+    return f"{machine}-linux-gnu-strip" if machine != "armv7l" else "arm-linux-gnueabihf-strip"
+
+
+def platform_tag(library: Path, glibc_max: str | None = None) -> str:
+    """The oldest manylinux on which the library can be loaded; an error if that is newer than `glibc_max`."""
     dynamic = run("readelf", "--wide", "--dynamic", str(library))
     needed = set(re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic))
     foreign = {name for name in needed - ALLOWED if not name.startswith("ld-linux")}
@@ -83,7 +103,10 @@ def platform_tag(library: Path) -> str:
     versions = run("readelf", "--wide", "--version-info", str(library))
     found = re.findall(r"GLIBC_(\d+)\.(\d+)", versions)
     major, minor = max((int(major), int(minor)) for major, minor in found)
-    return f"manylinux_{major}_{minor}_{platform.machine()}"
+    limit = tuple(int(part) for part in glibc_max.split(".")) if glibc_max else (major, minor)
+    if (major, minor) > limit:
+        raise SystemExit(f"the extension needs glibc {major}.{minor}, and not {glibc_max} at most")
+    return f"manylinux_{limit[0]}_{limit[1]}_{machine_of(library)}"
 
 
 def project() -> dict[str, str]:
@@ -148,8 +171,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("directory", help="where the wheel goes")
     parser.add_argument("--library", help="the extension, if it is built already")
+    parser.add_argument("--glibc-max", help="the newest C library that it may need; the tag names it")
     options = parser.parse_args()
-    settings = {"library": os.path.abspath(options.library)} if options.library else None
+    settings = {"library": os.path.abspath(options.library)} if options.library else {}
+    if options.glibc_max:
+        settings["glibc-max"] = options.glibc_max
     name = build_wheel(options.directory, settings)
     size = (Path(options.directory) / name).stat().st_size
     print(f"{Path(options.directory) / name} ({size / (1 << 20):.1f} MiB)")

@@ -1,0 +1,50 @@
+#!/bin/sh
+# Installs MobiFS from this archive, or removes it.
+#
+#   ./install.sh [--prefix DIR] [--helpers DIR] [--uninstall]
+#
+# PREFIX is /usr/local. mount(8) looks for its helpers in /sbin (--helpers) and nowhere else. Nothing is
+# enabled or started, and no file that others have made is touched. DESTDIR comes before all paths.
+set -eu
+cd "$(dirname "$0")"
+
+prefix=/usr/local helpers=/sbin uninstall=no
+while [ $# -gt 0 ]; do
+  case $1 in
+  --prefix) prefix=$2 && shift 2 ;;
+  --helpers) helpers=$2 && shift 2 ;;
+  --uninstall) uninstall=yes && shift ;;
+  *) echo "install.sh: unknown option $1 (--prefix DIR, --helpers DIR, --uninstall)" >&2 && exit 2 ;;
+  esac
+done
+root=${DESTDIR:-}
+links="mount.fuse.mobifs umount.fuse.mobifs umount.fuseblk.mobifs"
+
+if [ "$uninstall" = yes ]; then
+  if grep -qsE ' fuse(blk)?\.mobifs ' /proc/self/mounts && [ -z "$root" ]; then
+    echo "install.sh: MobiFS is mounted; unmount it first (mobifs umount MOUNTPOINT)" >&2
+    exit 1
+  fi
+  (cd files && find . -type f -o -type l) | while IFS= read -r file; do rm -f "$root$prefix/$file"; done
+  for link in $links; do
+    [ "$(readlink "$root$helpers/$link" 2>/dev/null)" != "$prefix/bin/mobifs" ] || rm -f "$root$helpers/$link"
+  done
+  # Directories that are empty now, the deepest first; those of the system are not.
+  (cd files && find . -mindepth 1 -depth -type d) | while IFS= read -r directory; do
+    rmdir "$root$prefix/$directory" 2>/dev/null || :
+  done
+  exit 0
+fi
+
+(cd files && find . -type d) | while IFS= read -r directory; do mkdir -p "$root$prefix/$directory"; done
+(cd files && find . -type f) | while IFS= read -r file; do
+  # A new file in the place of the old one: a running program keeps the one that it has.
+  rm -f "$root$prefix/$file"
+  case $file in
+  *.service) sed "s#/usr/local/bin/#$prefix/bin/#" "files/$file" >"$root$prefix/$file" && chmod 644 "$root$prefix/$file" ;;
+  *) cp -p "files/$file" "$root$prefix/$file" ;;
+  esac
+done
+mkdir -p "$root$helpers"
+for link in $links; do ln -sfn "$prefix/bin/mobifs" "$root$helpers/$link"; done
+echo "installed below $root$prefix: mobifs $("$root$prefix/bin/mobifs" --version 2>/dev/null | cut -d' ' -f2)"

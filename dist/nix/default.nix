@@ -1,0 +1,5 @@
+{ pkgs ? import <nixpkgs> { } }:
+
+{
+  mobifs = pkgs.callPackage ./package.nix { };
+}

@@ -1,0 +1,144 @@
+#!/usr/bin/env bash
+# What scripts/package-test.sh does in the clean Debian. Each step names itself; the first that fails ends it.
+set -euo pipefail
+cd /packages
+
+STORE=/srv/store MOUNT=/mnt/data
+TRIPLET=$(basename "$(dirname "$(ls -d /usr/lib/*/libc.so.6)")")
+
+say() { printf 'package-test: %s\n' "$*"; }
+failed() { printf 'package-test: FAILED: %s\n' "$*" >&2; exit 1; }
+apt() { apt-get -qq -o Dpkg::Use-Pty=0 "$@" >/tmp/apt.log 2>&1; }
+
+# Every file there is, but for the state that package managers and the shell keep of themselves.
+files() {
+  find / -xdev \( -path /packages -o -path /proc -o -path /var/lib/apt -o -path /var/cache -o -path /var/log \
+    -o -path /var/lib/dpkg -o -path /tmp -o -path /etc/ld.so.cache -o -path /root/.sqlite_history \) -prune -o -print | sort
+}
+
+# `PRODUCT_ONLY=1 make deb` makes none.
+has_laboratory() { ls mobifs-lab_*.deb >/dev/null 2>&1; }
+own() { dpkg-query -W -f '${db:Status-Abbrev}${Package}\n' '*mobifs*' | sed -n 's/^[ir][ic] *//p'; }
+
+# Packages that ours depend on or recommend stay when ours go: they are here before.
+prepare() {
+  apt update || failed "no lists of packages: $(cat /tmp/apt.log)"
+  apt install -y fuse3 python3-minimal || failed "$(cat /tmp/apt.log)"
+  useradd -m tester
+  mkdir -p "$STORE" "$MOUNT"
+  files >/tmp/before
+}
+
+check_install() {
+  apt install -y ./*.deb || failed "apt install: $(cat /tmp/apt.log)"
+  dpkg --audit | grep . && failed "dpkg --audit has something to say"
+  mobifs --version
+  ! has_laboratory || mobifs-lab --version
+  dpkg -L mobifs | grep -qx /etc/mobifs/mobifs.toml || failed "no configuration"
+  systemd-analyze verify --man=no /usr/lib/systemd/system/mobifs-sleep.service \
+    'mobifs@mnt-data.service' 'mobifs-steer@mnt-data.service' 2>&1 | grep -i mobifs && failed "systemd has something to say of a unit"
+  systemd-analyze --user verify --man=no 'mobifs@home-tester-data.service' 2>&1 | grep -i mobifs@ && failed "systemd has something to say of the user's unit"
+  say "installed: $(own | xargs)"
+}
+
+check_pages() {
+  local page
+  for page in $(dpkg -L $(own) | sed -nE 's#^/usr/share/man/man./(.*)\.[158]\.gz$#\1#p'); do
+    # With a name that is not known, or requests that groff does not know, this says so.
+    man --warnings -Tutf8 "$page" 2>/tmp/man.err >/tmp/man.out || failed "man $page"
+    [ -s /tmp/man.out ] && [ ! -s /tmp/man.err ] || failed "man $page: $(head -n 3 /tmp/man.err)"
+  done
+  man -P cat mobifs-mount | grep -q 'memory_budget_bytes' || failed "mobifs-mount(1) lacks the keys"
+  man -P cat 5 mobifs.toml | grep -q 'staleness_max_bytes' || failed "mobifs.toml(5) lacks a key"
+  say "manual pages: $(dpkg -L $(own) | grep -c '/man[158]/.*gz') shown without a warning"
+}
+
+check_completions() {
+  local found
+  found=$(bash -c '
+    source /usr/share/bash-completion/bash_completion
+    _completion_loader mobifs || :
+    COMP_WORDS=(mobifs um) COMP_CWORD=1 COMP_LINE="mobifs um" COMP_POINT=9
+    $(complete -p mobifs | sed -E "s/.*-F ([^ ]+).*/\1/") mobifs um mobifs
+    echo "${COMPREPLY[*]}"')
+  [ "$found" = umount ] || failed "bash completes \"mobifs um\" to \"$found\""
+  found=$(fish -c 'complete -C "mobifs um"' | cut -f1)
+  [ "$found" = umount ] || failed "fish completes \"mobifs um\" to \"$found\""
+  zsh -fc 'fpath=(/usr/share/zsh/vendor-completions $fpath); autoload -Uz compinit; compinit -u -d /tmp/zcompdump
+    [[ $_comps[mobifs] = _mobifs ]] && autoload +X _mobifs' || failed "zsh does not know the completion"
+  say "completions: bash, fish and zsh know the commands"
+}
+
+check_mount() {
+  mobifs mount "$STORE" "$MOUNT"
+  mkdir "$MOUNT/app"
+  echo kept >"$MOUNT/app/file"
+  mobifs sync "$MOUNT"
+  [ "$(cat "$STORE/app/file")" = kept ] || failed "sync has not brought a file to the store"
+  mobifs status "$MOUNT" >/dev/null
+  mobifs umount "$MOUNT"
+  echo "$STORE $MOUNT fuse.mobifs noauto,config=/etc/mobifs/mobifs.toml 0 0" >>/etc/fstab
+  mount "$MOUNT" || failed "mount(8) does not find its helper"
+  [ "$(cat "$MOUNT/app/file")" = kept ] || failed "the file is lost"
+  (cd /mnt && umount data) || failed "umount(8) does not find its helper"
+  mkdir -p /home/tester/store /home/tester/data
+  chown -R tester: /home/tester
+  runuser -u tester -- sh -ec 'cd; mobifs mount store data; mkdir data/app; echo mine >data/app/file; mobifs umount data
+    [ "$(cat store/app/file)" = mine ]' || failed "a user without privileges cannot mount"
+  mobifs run --help >/dev/null
+  say "mount: by mobifs, by mount(8) and fstab, and by a user without privileges"
+}
+
+check_sqlite() {
+  printf '%s\n' ".load /usr/lib/$TRIPLET/mobifs/libmobifs" ".open file:/root/app.db?vfs=mobifs" \
+    "create table notes(text); insert into notes values ('kept');" >/tmp/commands
+  sqlite3 :memory: </tmp/commands || failed "the shell cannot use the extension"
+  [ "$(sqlite3 /root/app.db 'select text from notes')" = kept ] || failed "the database is no ordinary one"
+  say "SQLite: the extension is loaded, and the closed database an ordinary file"
+}
+
+check_laboratory() {
+  has_laboratory || { say "laboratory: SKIPPED, there is no such package"; return; }
+  mobifs trace record --root /home/tester/store --out /tmp/trace.parquet -- cp /etc/passwd /home/tester/store/passwd
+  mobifs trace stat /tmp/trace.parquet | grep -q . || failed "the trace is empty"
+  say "laboratory: a trace is recorded and read by mobifs trace"
+}
+
+check_remove() {
+  mount "$MOUNT"
+  exec 7>"$MOUNT/app/open"
+  if apt-get -qq remove -y mobifs >/tmp/apt.log 2>&1; then failed "removed under a mount that is in use"; fi
+  grep -q 'nothing was removed' /tmp/apt.log || failed "the reason is missing: $(cat /tmp/apt.log)"
+  [ -x /usr/bin/mobifs ] || failed "the program is gone"
+  echo last >&7
+  exec 7>&-
+  # What depends on it goes with it.
+  apt remove -y mobifs || failed "remove: $(cat /tmp/apt.log)"
+  findmnt "$MOUNT" && failed "the mount is still there"
+  [ "$(cat "$STORE/app/open")" = last ] || failed "a change is lost by removing the package"
+  [ ! -e /usr/bin/mobifs ] || failed "the program is still there"
+  [ -e /etc/mobifs/mobifs.toml ] || failed "a removed package keeps its configuration"
+  say "removed: refused while the mount is in use, then everything is in the store"
+}
+
+check_purge() {
+  apt purge -y $(own) || failed "purge: $(cat /tmp/apt.log)"
+  files >/tmp/after
+  # The store, the database and what was mounted are the user's.
+  comm -13 /tmp/before /tmp/after | grep -vE '^(/srv/store|/home/tester|/root/app\.db|/mnt)' >/tmp/left || :
+  [ ! -s /tmp/left ] || failed "purged, and there are: $(head -n 20 /tmp/left)"
+  comm -23 /tmp/before /tmp/after | grep . && failed "purged, and files of others are gone"
+  [ -z "$(ls -A /run/mobifs 2>/dev/null)" ] || failed "files are left in /run/mobifs"
+  say "purged: nothing but the user's files is left"
+}
+
+prepare
+check_install
+check_pages
+check_completions
+check_mount
+check_sqlite
+check_laboratory
+check_remove
+check_purge
+say "all passed"

@@ -1,0 +1,56 @@
+# Builds what packages are made of. To be sourced by a script that stands in the repository's root:
+#
+#   release_build TARGET PROFILE CARGO_ARGUMENT...   binaries in $(release_directory TARGET PROFILE)
+#   release_environment                              times and paths that do not depend on this machine
+#
+# The same commit and toolchain make the same bytes, wherever the repository and cargo's home lie.
+
+RELEASE_HOST=$(rustc -vV | sed -n 's/^host: //p')
+
+# The profile `dist` is for what a device carries; the laboratory and what only builds take `release`.
+release_directory() { echo "${CARGO_TARGET_DIR:-target}/$1/$2"; }
+
+# The version of the workspace.
+release_version() { sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml; }
+
+# The time of what is packed: that of the last commit, if it is not said.
+release_environment() {
+  SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
+  export SOURCE_DATE_EPOCH LC_ALL=C TZ=UTC
+  umask 022
+}
+
+# release_flags TARGET: what rustc gets. Programs for musl are static and need no C compiler, for Rust brings
+# the C library and the linker with these targets; the others are linked by Debian's cross compilers.
+release_flags() {
+  local home=${CARGO_HOME:-$HOME/.cargo}
+  printf -- '--remap-path-prefix=%s=. --remap-path-prefix=%s=cargo' "$PWD" "$home"
+  case $1 in
+  *-musl*) printf -- ' -C linker-flavor=ld.lld -C link-self-contained=yes -C target-feature=+crt-static' ;;
+  esac
+}
+
+# release_linker TARGET: the program that links.
+release_linker() {
+  case $1 in
+  *-musl*) echo rust-lld ;;
+  "$RELEASE_HOST") echo cc ;;
+  aarch64-unknown-linux-gnu) echo aarch64-linux-gnu-gcc ;;
+  armv7-unknown-linux-gnueabihf) echo arm-linux-gnueabihf-gcc ;;
+  x86_64-unknown-linux-gnu) echo x86_64-linux-gnu-gcc ;;
+  *) echo "no linker is known for $1" >&2 && return 1 ;;
+  esac
+}
+
+# release_build TARGET PROFILE CARGO_ARGUMENT...
+release_build() {
+  local target=$1 profile=$2 name linker
+  shift 2
+  linker=$(release_linker "$target") || return 1
+  name=$(echo "$target" | tr 'a-z-' 'A-Z_')
+  [ "$target" = "$RELEASE_HOST" ] || rustup target list --installed | grep -qxF "$target" ||
+    rustup --quiet target add "$target"
+  # What builds C (zstd and SQLite, in the laboratory) looks for the compiler of the target.
+  env "CARGO_TARGET_${name}_LINKER=$linker" "CARGO_TARGET_${name}_RUSTFLAGS=$(release_flags "$target")" \
+    cargo build --profile "$profile" --locked --target "$target" "$@"
+}

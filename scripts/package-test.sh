@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Installs the packages of target/deb in a clean Debian, uses them there, removes and purges them, and looks at what
+# is left: nothing but the user's files.
+#
+#   scripts/package-test.sh [SUITE]       bookworm, or another suite of Debian; `make deb` comes first
+#
+# Needs root, /dev/fuse, debootstrap and Debian's mirror. Without them it says so and ends.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+SUITE=${1:-bookworm}
+DEBS=${CARGO_TARGET_DIR:-$PWD/target}/deb
+ARCHITECTURE=$(dpkg --print-architecture)
+# What a user's Debian has, and what looks at it here.
+BASE=ca-certificates,man-db,bash-completion,sqlite3,systemd,zsh,fish
+
+skip() {
+  echo "SKIPPED package-test: $1"
+  exit 0
+}
+
+[ "$(id -u)" = 0 ] || skip "not root"
+[ -c /dev/fuse ] || skip "no /dev/fuse"
+command -v debootstrap >/dev/null || skip "no debootstrap; scripts/setup.sh --packages installs it"
+ls "$DEBS"/mobifs_*_"$ARCHITECTURE".deb >/dev/null 2>&1 || {
+  echo "package-test: no packages for $ARCHITECTURE in $DEBS; run make deb" >&2
+  exit 1
+}
+MIRROR=$(apt-cache policy dpkg | sed -nE 's/^ +[0-9]+ ([a-z]+:[^ ]+) .*/\1/p' | head -n 1)
+
+ROOT=$(mktemp -d "${MOBIFS_SCRATCH:-/var/tmp}/mobifs-package-test.XXXXXX")
+trap 'rm -rf --one-file-system "$ROOT"' EXIT
+echo "package-test: a clean Debian $SUITE"
+debootstrap --variant=minbase --include="$BASE" "$SUITE" "$ROOT" "$MIRROR" >"$DEBS/debootstrap.log" 2>&1 || {
+  tail -n 5 "$DEBS/debootstrap.log" >&2
+  exit 1
+}
+cp /etc/resolv.conf "$ROOT/etc/resolv.conf"
+mkdir "$ROOT/packages"
+cp "$DEBS"/*_"$ARCHITECTURE".deb "$ROOT/packages/"
+cp scripts/lib/package-test-inside.sh "$ROOT/packages/inside.sh"
+# Mounts, processes and sockets of the test are its own, and end with it.
+unshare --mount --pid --fork --kill-child bash -euc '
+  mount --make-rprivate /
+  mount -t proc proc "$1/proc"
+  mount -t sysfs -o ro sysfs "$1/sys"
+  mount -t tmpfs tmpfs "$1/run"
+  mount -t tmpfs -o mode=755 tmpfs "$1/dev"
+  for device in null zero random urandom fuse tty; do
+    touch "$1/dev/$device"
+    mount --bind "/dev/$device" "$1/dev/$device"
+  done
+  mkdir -m 1777 "$1/dev/shm"
+  mount -t tmpfs tmpfs "$1/dev/shm"
+  ln -s /proc/self/fd "$1/dev/fd"
+  exec chroot "$1" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
+    DEBIAN_FRONTEND=noninteractive bash /packages/inside.sh
+' - "$ROOT"
