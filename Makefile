@@ -3,17 +3,38 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 # mount(8) looks for its helpers here and nowhere else.
 HELPERDIR ?= /sbin
+HELPERS := mount.fuse.mobifs umount.fuse.mobifs umount.fuseblk.mobifs
+# umount.fuse, which umount(8) looks for, belongs to all FUSE filesystems: what another package has
+# put there stays. Ours hands what is not MobiFS back to umount(8). SHARED_HELPER=no leaves the name alone.
+SHARED_HELPER ?= yes
+# PRELOAD=no: without the library of `mobifs run`, which a static program cannot be.
+PRELOAD ?= yes
+# Where binaries and manual pages are taken from.
+BUILD ?= target/release
+MANUALS ?= target/manuals
+# The prefix that units name.
+UNIT_PREFIX ?= $(PREFIX)
+ZSH_COMPLETIONS ?= $(PREFIX)/share/zsh/site-functions
 # Where crash-campaign-disks lets MobiFS lie.
 FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build static install install-lab install-sqlite uninstall sqlite-conformance sqlite-tcl wheel demo \
-	test check explore lint test-32bit targets bench bench-flash bench-native bench-sqlite-vfs bench-neighbours \
-	bench-together bench-record sim-native bench-recovery bench-responsiveness fuzz tsan room room-f2fs \
-	crash-campaign crash-campaign-disks crash-campaign-f2fs native-campaign native-guest native-systemd \
-	systemd-check kill-campaign kill-search poison-campaign postmark-cuts flash-campaign defrag-campaign \
-	defrag-comparison frag-f2fs sqlite-campaign sqlite-histories corpus soak servers frag-report persist-report \
-	clean
+.PHONY: help setup build static manuals install install-programs install-manuals install-units install-lab \
+	install-sqlite uninstall deb tarball package-test sqlite-conformance sqlite-tcl wheel wheel-portable \
+	package-check memory-floor sizes site session replay demo test check explore lint test-32bit targets bench \
+	bench-flash bench-native bench-sqlite-vfs bench-neighbours bench-together bench-record sim-native \
+	bench-recovery bench-responsiveness fuzz tsan room room-f2fs crash-campaign crash-campaign-disks \
+	crash-campaign-f2fs native-campaign native-guest native-systemd systemd-check kill-campaign kill-search \
+	poison-campaign postmark-cuts flash-campaign defrag-campaign defrag-comparison frag-f2fs sqlite-campaign \
+	sqlite-histories corpus soak servers frag-report persist-report clean
+
+# Pages and completions of one program. Completions of zsh are in another directory on each system.
+define install_manuals
+	[ -d $(MANUALS)/$(1) ] || { echo "there are no manual pages in $(MANUALS): run make build (or make manuals)" >&2; exit 1; }
+	install -d $(DESTDIR)$(PREFIX)/share $(DESTDIR)$(ZSH_COMPLETIONS)
+	for part in man bash-completion fish; do cp -R $(MANUALS)/$(1)/share/$$part $(DESTDIR)$(PREFIX)/share/ || exit; done
+	cp $(MANUALS)/$(1)/share/zsh/site-functions/* $(DESTDIR)$(ZSH_COMPLETIONS)/
+endef
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,31 +42,45 @@ help: ## This list
 setup: ## Install what is missing (system packages, test suites)
 	scripts/setup.sh
 
-build: ## Build the release binaries
+build: ## Build the release binaries, manual pages and completions
 	cargo build --release --locked
+	target/release/mobifs-manuals $(MANUALS)
 
 static: ## Build mobifs as one static program for x86_64 and aarch64 (musl; no C compiler needed)
 	scripts/build-static.sh
 
-# umount.fuse, which umount(8) looks for, belongs to all FUSE filesystems: what another package has
-# put there stays. Ours hands what is not MobiFS back to umount(8).
-install: ## Install the mobifs command, its mount helpers and the library of mobifs run (PREFIX, DESTDIR, HELPERDIR)
-	install -D -m 755 target/release/mobifs $(DESTDIR)$(PREFIX)/bin/mobifs
-	install -D -m 755 target/release/mobifs-top $(DESTDIR)$(PREFIX)/bin/mobifs-top
-	install -D -m 755 target/release/libmobifs_run.so $(DESTDIR)$(PREFIX)/lib/mobifs/libmobifs_run.so
+manuals: ## Make manual pages and completions of bash, zsh and fish (into target/manuals)
+	cargo run --release --locked -p mobifs-manuals -- $(MANUALS)
+
+install: install-programs install-manuals install-units ## Install the mobifs command, its mount helpers, pages and units (PREFIX, DESTDIR, HELPERDIR)
 	install -d $(DESTDIR)$(HELPERDIR)
-	ln -sfn $(PREFIX)/bin/mobifs $(DESTDIR)$(HELPERDIR)/mount.fuse.mobifs
-	ln -sfn $(PREFIX)/bin/mobifs $(DESTDIR)$(HELPERDIR)/umount.fuse.mobifs
-	ln -sfn $(PREFIX)/bin/mobifs $(DESTDIR)$(HELPERDIR)/umount.fuseblk.mobifs
-	[ -e $(DESTDIR)$(HELPERDIR)/umount.fuse ] || [ -L $(DESTDIR)$(HELPERDIR)/umount.fuse ] || \
+	for name in $(HELPERS); do ln -sfn $(PREFIX)/bin/mobifs $(DESTDIR)$(HELPERDIR)/$$name || exit; done
+	[ $(SHARED_HELPER) = no ] || [ -e $(DESTDIR)$(HELPERDIR)/umount.fuse ] || [ -L $(DESTDIR)$(HELPERDIR)/umount.fuse ] || \
 		ln -sn $(PREFIX)/bin/mobifs $(DESTDIR)$(HELPERDIR)/umount.fuse
 
+install-programs:
+	install -D -m 755 $(BUILD)/mobifs $(DESTDIR)$(PREFIX)/bin/mobifs
+	install -D -m 755 $(BUILD)/mobifs-top $(DESTDIR)$(PREFIX)/bin/mobifs-top
+	[ $(PRELOAD) = no ] || \
+		install -D -m 755 $(BUILD)/libmobifs_run.so $(DESTDIR)$(PREFIX)/lib/mobifs/libmobifs_run.so
+
+install-manuals:
+	$(call install_manuals,mobifs)
+
+install-units:
+	for unit in dist/mobifs-sleep.service dist/mobifs@.service dist/mobifs-steer@.service; do \
+		install -d $(DESTDIR)$(PREFIX)/lib/systemd/system && \
+		sed 's#/usr/local/bin/#$(UNIT_PREFIX)/bin/#' $$unit > $(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit##*/} || exit; done
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/user
+	sed 's#/usr/local/bin/#$(UNIT_PREFIX)/bin/#' dist/user/mobifs@.service > $(DESTDIR)$(PREFIX)/lib/systemd/user/mobifs@.service
+
 install-lab: ## Install mobifs-lab too: traces, simulation, the flash device, benches (PREFIX, DESTDIR)
-	install -D -m 755 target/release/mobifs-lab $(DESTDIR)$(PREFIX)/bin/mobifs-lab
+	install -D -m 755 $(BUILD)/mobifs-lab $(DESTDIR)$(PREFIX)/bin/mobifs-lab
+	$(call install_manuals,mobifs-lab)
 
 install-sqlite: ## Install the SQLite extension and its header (PREFIX, DESTDIR)
-	install -D -m 755 target/release/libmobifs.so $(DESTDIR)$(PREFIX)/lib/libmobifs.so
-	install -D -m 644 target/release/libmobifs.a $(DESTDIR)$(PREFIX)/lib/libmobifs.a
+	install -D -m 755 $(BUILD)/libmobifs.so $(DESTDIR)$(PREFIX)/lib/libmobifs.so
+	install -D -m 644 $(BUILD)/libmobifs.a $(DESTDIR)$(PREFIX)/lib/libmobifs.a
 	install -D -m 644 crates/sqlite-extension/include/mobifs.h $(DESTDIR)$(PREFIX)/include/mobifs.h
 
 uninstall: ## Remove what install, install-lab and install-sqlite put there
@@ -54,10 +89,24 @@ uninstall: ## Remove what install, install-lab and install-sqlite put there
 	rmdir $(DESTDIR)$(PREFIX)/lib/mobifs 2>/dev/null || :
 	rm -f $(DESTDIR)$(PREFIX)/lib/libmobifs.so $(DESTDIR)$(PREFIX)/lib/libmobifs.a \
 		$(DESTDIR)$(PREFIX)/include/mobifs.h
-	rm -f $(DESTDIR)$(HELPERDIR)/mount.fuse.mobifs $(DESTDIR)$(HELPERDIR)/umount.fuse.mobifs \
-		$(DESTDIR)$(HELPERDIR)/umount.fuseblk.mobifs
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/mobifs.1 $(DESTDIR)$(PREFIX)/share/man/man1/mobifs-*.1 \
+		$(DESTDIR)$(PREFIX)/share/man/man5/mobifs.toml.5 $(HELPERS:%=$(DESTDIR)$(PREFIX)/share/man/man8/%.8)
+	for name in mobifs mobifs-lab; do rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$name \
+		$(DESTDIR)$(ZSH_COMPLETIONS)/_$$name $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$name.fish; done
+	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/user/mobifs@.service $(DESTDIR)$(PREFIX)/lib/systemd/system/mobifs@.service \
+		$(DESTDIR)$(PREFIX)/lib/systemd/system/mobifs-steer@.service $(DESTDIR)$(PREFIX)/lib/systemd/system/mobifs-sleep.service
+	rm -f $(HELPERS:%=$(DESTDIR)$(HELPERDIR)/%)
 	[ "$$(readlink $(DESTDIR)$(HELPERDIR)/umount.fuse)" != $(PREFIX)/bin/mobifs ] || \
 		rm -f $(DESTDIR)$(HELPERDIR)/umount.fuse
+
+deb: ## Debian packages into target/deb (ARCH="amd64 arm64 armhf"; default: this machine's)
+	scripts/deb.sh $(ARCH)
+
+tarball: ## Archives of static programs into target/tarball (TARGETS; default: x86_64, aarch64, armv7 with musl)
+	scripts/tarball.sh $(TARGETS)
+
+package-test: ## Install, use, remove and purge the Debian packages in a clean Debian (root)
+	scripts/package-test.sh
 
 sqlite-conformance: ## CPython's tests and SQL logic tests through the VFS (CONFORMANCE_FLAGS)
 	python3 scripts/sqlite_conformance.py --release $(CONFORMANCE_FLAGS)
@@ -68,6 +117,29 @@ sqlite-tcl: ## SQLite's own tests with the VFS as default (SUITE=veryquick, SQLI
 
 wheel: ## The Python package with the SQLite extension (into target/wheels)
 	python3 bindings/python/backend/wheel_backend.py target/wheels
+
+wheel-portable: ## Wheels for older distributions (manylinux_2_28), x86_64 and aarch64, and the npm package (MACHINES)
+	scripts/wheels.sh $(MACHINES)
+
+package-check: ## Every crate that is published, packed as for crates.io and built from there (PACKAGE_FLAGS=--no-verify)
+	scripts/check-publish.sh $(PACKAGE_FLAGS)
+
+memory-floor: ## What a mount takes of a small machine's memory, by its budget
+	cargo build --release --locked -p mobifs-cli
+	python3 scripts/memory_floor.py
+
+sizes: ## Sizes of the packages, archives and wheels that were built
+	@python3 scripts/sizes.py
+
+site: ## The documents as a site, into target/site/html (SITE_FLAGS=--serve)
+	scripts/site.sh $(SITE_FLAGS)
+
+session: ## Record the terminal session of the site's first page again (root)
+	cargo build --release --locked -p mobifs-cli
+	python3 scripts/session.py record
+
+replay: ## Play it here
+	@python3 scripts/session.py play
 
 demo: ## SQLite, git and a package on MobiFS and on the bare disk, then a power cut
 	scripts/setup.sh --build-only

@@ -30,6 +30,8 @@ MIRROR=$(apt-cache policy dpkg | sed -nE 's/^ +[0-9]+ ([a-z]+:[^ ]+) .*/\1/p' | 
 
 ROOT=$(mktemp -d "${MOBIFS_SCRATCH:-/var/tmp}/mobifs-package-test.XXXXXX")
 trap 'rm -rf --one-file-system "$ROOT"' EXIT
+# It is the root of users without privileges, too.
+chmod 755 "$ROOT"
 echo "package-test: a clean Debian $SUITE"
 debootstrap --variant=minbase --include="$BASE" "$SUITE" "$ROOT" "$MIRROR" >"$DEBS/debootstrap.log" 2>&1 || {
   tail -n 5 "$DEBS/debootstrap.log" >&2

@@ -1,0 +1,97 @@
+//! The `mobifs` command, as a library: the program calls [`main`], and the generator of manual pages and
+//! completions (`dist/manuals`) reads [`command`].
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod commands;
+mod helper;
+mod laboratory;
+mod mount_options;
+mod policy_arguments;
+
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser as _};
+use mobifs_daemon::{Code, Failure, logging, supervisor};
+use mobifs_host::printable_lines;
+
+use arguments::{Arguments, Command};
+
+/// The command line: commands, options and their help.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
+/// Does what the process's arguments say, and returns its exit code.
+pub fn main() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    // A command that is run inherits what this program was started with.
+    if words.get(1).is_none_or(|word| word != "run") {
+        mobifs_daemon::reset_inherited();
+    }
+    if let Some(call) = helper::Call::recognise(&words) {
+        return helper::run(call);
+    }
+    let arguments = match Arguments::try_parse_from(words) {
+        Ok(arguments) => arguments,
+        Err(error) => return refused(&error),
+    };
+    match run(arguments.command) {
+        Ok(code) => code,
+        Err(failure) => {
+            commands::tell(&failure.message);
+            ExitCode::from(failure.code.number())
+        }
+    }
+}
+
+/// The command line is wrong, or asked for help. The parser repeats what it got, which a script may
+/// have got from a file's name.
+fn refused(error: &clap::Error) -> ExitCode {
+    let is_printable = |text: &str| matches!(printable_lines(text), Cow::Borrowed(_));
+    let text = error.render().to_string();
+    if is_printable(&text) {
+        error.exit()
+    }
+    eprint!("{}", printable_lines(&text));
+    ExitCode::from(Code::Usage.number())
+}
+
+fn run(command: Command) -> Result<ExitCode, Failure> {
+    match &command {
+        // A daemon logs to where its own arguments say.
+        Command::Mount(_) | Command::Steer(_) => {}
+        Command::Supervise(_) => logging::start(None, "info")?,
+        _ => logging::start(None, "warn")?,
+    }
+    match command {
+        Command::Supervise(arguments) => return supervisor::run(&arguments.daemon),
+        Command::Mount(arguments) => commands::mount::run(&arguments),
+        Command::Steer(arguments) => commands::steer::run(&arguments),
+        Command::Umount(arguments) => commands::umount::run(&arguments),
+        Command::Sync(arguments) => commands::sync::run(&arguments),
+        Command::Status(arguments) => commands::status::run(&arguments),
+        Command::Metrics(arguments) => commands::metrics::run(&arguments),
+        Command::Top(words) => commands::top::run(&words.all),
+        Command::Recover(arguments) => commands::recover::run(&arguments),
+        Command::Check(arguments) => commands::check::run(&arguments),
+        Command::Doctor(arguments) => commands::doctor::run(&arguments),
+        Command::Drill(arguments) => commands::drill::run(&arguments.drill),
+        Command::Touch(arguments) => commands::touch::run(&arguments),
+        Command::Reload(arguments) => commands::reload::run(&arguments),
+        Command::Set(arguments) => commands::set::run(&arguments),
+        Command::History(arguments) => commands::history::run(&arguments),
+        Command::Restore(arguments) => commands::restore::run(&arguments),
+        Command::ThawGuard(arguments) => commands::thaw_guard::run(&arguments),
+        Command::Run(arguments) => return commands::run::run(&arguments),
+        Command::Flash(words) => laboratory::run(Some("flash"), &words.all),
+        Command::Frag(words) => laboratory::run(Some("frag"), &words.all),
+        Command::Persist(words) => laboratory::run(Some("persist"), &words.all),
+        Command::Sim(words) => laboratory::run(Some("sim"), &words.all),
+        Command::Trace(words) => laboratory::run(Some("trace"), &words.all),
+        Command::Lab(words) => laboratory::run(None, &words.all),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
