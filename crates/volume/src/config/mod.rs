@@ -271,19 +271,9 @@ impl Config {
             pacing: pacing::pacing(&raw)?,
             events: events::events(&raw)?,
             history: raw.history.rules()?,
-            status_group: status_group(raw.status_group.clone())?,
+            status_group: raw.status_group()?,
             rules,
         })
-    }
-}
-
-fn status_group(name: Option<String>) -> Result<Option<String>, Fault> {
-    match name {
-        Some(name) if name.is_empty() || name.contains([':', '\n']) => {
-            let message = format!("\"{name}\" is not the name of a group");
-            Err(Fault::new("status_group", message))
-        }
-        name => Ok(name),
     }
 }
 
