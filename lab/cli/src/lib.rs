@@ -18,6 +18,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 use failure::Failure;
+use mobifs_host::{log_directives, printable};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -65,7 +66,14 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     hide_caught_panics();
-    let filter = EnvFilter::try_from_env("MOBIFS_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let directives = match log_directives("warn") {
+        Ok(directives) => directives,
+        Err(error) => {
+            eprintln!("mobifs: {error}");
+            return ExitCode::from(failure::Code::Usage.number());
+        }
+    };
+    let filter = EnvFilter::new(directives);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
@@ -74,7 +82,7 @@ pub fn main() -> ExitCode {
     match run(&arguments.command) {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("mobifs-lab: {failure}");
+            eprintln!("mobifs: {}", printable(&failure.message));
             ExitCode::from(failure.code.number())
         }
     }

@@ -30,7 +30,7 @@ pub use nbd::{NBD_HANDSHAKE, NBD_TRANSMISSION};
 pub use noise::mutated;
 pub use outlive::{ARENA, ENGINE_IMAGE};
 pub use persistence::JBD2;
-pub use text::{BLOCK_TRACE, CONFIG, CONTROL_LINE, MOUNT_OPTIONS, SIZE};
+pub use text::{BLOCK_TRACE, CONFIG, CONTROL_LINE, MOUNT_OPTIONS, SIZE, TOTALS};
 pub use trace::{TRACE_BLKPARSE, TRACE_MOBIGEN, TRACE_PARQUET, TRACE_RECORDING, TRACE_STRACE};
 
 /// Whether an input got past the parser; the oracles hold in both cases.
@@ -79,6 +79,7 @@ pub const TARGETS: &[Target] = &[
     SIZE,
     MOUNT_OPTIONS,
     CONTROL_LINE,
+    TOTALS,
     BUS_MESSAGE,
     BLOCK_TRACE,
     TRACE_BLKPARSE,

@@ -5,6 +5,7 @@ mod history;
 mod kind;
 mod pacing;
 mod policy_keys;
+mod preallocation;
 mod raw;
 mod rules;
 mod settings;
@@ -36,9 +37,6 @@ pub use written::{ConfigKeys, config_keys};
 
 /// Smallest memory budget that leaves room to work.
 const MEMORY_BUDGET_BYTES_MIN: u64 = 4 << 20;
-/// Smaller steps keep no file in one piece.
-const PREALLOCATE_BYTES_MIN: u64 = 16 << 10;
-const PREALLOCATE_BYTES_MAX: u64 = 16 << 20;
 
 /// Smallest journal.
 pub(crate) const JOURNAL_BYTES_MIN: u64 = 64 << 10;
@@ -279,7 +277,7 @@ impl Config {
             journal_bytes: raw.journal_bytes.map(|size| size.0),
             direct_write_max_bytes: raw.direct_write_max_bytes.map(|size| size.0),
             apply_idle: Duration::from_millis(raw.apply_idle_ms.unwrap_or(30_000)),
-            preallocation: preallocation(&raw)?,
+            preallocation: preallocation::preallocation(&raw)?,
             objects_max: raw
                 .objects_max
                 .map_or(200_000, |max| usize::try_from(max).unwrap_or(usize::MAX)),
@@ -287,48 +285,9 @@ impl Config {
             pacing: pacing::pacing(&raw)?,
             events: events::events(&raw)?,
             history: raw.history.rules()?,
-            status_group: status_group(raw.status_group.clone())?,
+            status_group: raw.status_group()?,
             rules,
         })
-    }
-}
-
-/// In which steps files grow. A step is a whole number of blocks, and no larger than what a full
-/// disk should have lying unused for one file.
-fn preallocation(raw: &RawConfig) -> Result<Preallocation, Fault> {
-    let step = |key: &'static str, given: Option<Size>, default: u64| match given {
-        None | Some(Size(0)) => Ok(given.map_or(default, |size| size.0)),
-        Some(Size(bytes)) if !(PREALLOCATE_BYTES_MIN..=PREALLOCATE_BYTES_MAX).contains(&bytes) => {
-            let message = "must be 0, which switches it off, or from 16KiB to 16MiB";
-            Err(Fault::new(key, message))
-        }
-        Some(Size(bytes)) if !bytes.is_power_of_two() => {
-            Err(Fault::new(key, "must be a power of two, such as 128KiB"))
-        }
-        Some(Size(bytes)) => Ok(bytes),
-    };
-    let defaults = Preallocation::default();
-    Ok(Preallocation {
-        database_bytes: step(
-            "preallocate_database_bytes",
-            raw.preallocate_database_bytes,
-            defaults.database_bytes,
-        )?,
-        large_bytes: step(
-            "preallocate_large_bytes",
-            raw.preallocate_large_bytes,
-            defaults.large_bytes,
-        )?,
-    })
-}
-
-fn status_group(name: Option<String>) -> Result<Option<String>, Fault> {
-    match name {
-        Some(name) if name.is_empty() || name.contains([':', '\n']) => {
-            let message = format!("\"{name}\" is not the name of a group");
-            Err(Fault::new("status_group", message))
-        }
-        name => Ok(name),
     }
 }
 

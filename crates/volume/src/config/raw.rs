@@ -39,7 +39,7 @@ pub(super) struct RawConfig {
     pub(super) system_bus: Option<bool>,
     pub(super) battery_low_percent: Option<u64>,
     pub(super) standby_age_max_ms: Option<u64>,
-    pub(super) status_group: Option<String>,
+    status_group: Option<String>,
     apps: Option<Vec<String>>,
     #[serde(default)]
     defaults: PolicySettings,
@@ -129,6 +129,17 @@ fn checked(
 }
 
 impl RawConfig {
+    /// The group whose members may read the status. Whether there is one is found out by the mount.
+    pub(super) fn status_group(&self) -> Result<Option<String>, Fault> {
+        match &self.status_group {
+            Some(name) if name.is_empty() || name.contains([':', '\n']) => {
+                let message = format!("\"{name}\" is not the name of a group");
+                Err(Fault::new("status_group", message))
+            }
+            name => Ok(name.clone()),
+        }
+    }
+
     pub(super) fn rules(&self) -> Result<Rules, Fault> {
         let everything = [String::from("*")];
         let globs = self.apps.as_deref().unwrap_or(&everything);
