@@ -231,9 +231,11 @@ fn notes(found: &Comparison) -> Vec<String> {
                 Some(ratio(found, no_journal, case, value)? / ratio(found, arm, case, value)?)
             });
             if let Some(mean) = geometric_mean(ratios) {
+                let gain = (mean - 1.0) * 100.0;
+                let word = if gain < 0.0 { "slower" } else { "faster" };
                 notes.push(format!(
-                    "Without any journal ext4 is {:+.1} % faster than {} here; S2: +9.3 % than theirs.",
-                    (mean - 1.0) * 100.0,
+                    "Without any journal ext4 is {:.1} % {word} than {} here; S2: 9.3 % faster than theirs.",
+                    gain.abs(),
                     found.arms[arm].name
                 ));
             }
@@ -322,7 +324,7 @@ mod tests {
             "200 (2.00)",
             "+28.5 %",
             "+100.0 %",
-            "+10.0 % faster than MobiFS bytes, direct",
+            "is 10.0 % faster than MobiFS bytes, direct",
             "MobiFS packed: not available",
         ] {
             assert!(text.contains(part), "{part} in {text}");
