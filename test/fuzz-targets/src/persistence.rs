@@ -35,7 +35,10 @@ fn run(input: &[u8]) -> Verdict {
             figures.log_blocks
         );
         let mut sequences = transactions.windows(2);
-        assert!(sequences.all(|two| two[0].sequence <= two[1].sequence), "in order");
+        assert!(
+            sequences.all(|two| two[0].sequence <= two[1].sequence),
+            "in order"
+        );
         let logged: usize = transactions.iter().map(|found| found.logged.len()).sum();
         assert!(
             figures.logged_blocks <= logged as u64,

@@ -16,6 +16,9 @@ const PUBLISHED: [(Statement, f64); 3] = [
     (Statement::Delete, 22.0),
 ];
 
+/// A figure of a cell, if it is known.
+type Value = fn(&Cost) -> Option<f64>;
+
 /// As text.
 #[must_use]
 pub fn text(found: &Comparison) -> String {
@@ -86,7 +89,7 @@ fn ratio(
     found: &Comparison,
     arm: usize,
     (mode, statement): (JournalMode, Statement),
-    value: fn(&Cost) -> Option<f64>,
+    value: Value,
 ) -> Option<f64> {
     let baseline = found.arm_index(BASELINE).unwrap_or(0);
     let of = |arm| {
@@ -99,7 +102,7 @@ fn ratio(
 }
 
 fn tables(found: &Comparison) -> Vec<Table> {
-    let values: [(&str, fn(&Cost) -> Option<f64>, bool); 7] = [
+    let values: [(&str, Value, bool); 7] = [
         (
             "Transactions a second (times the baseline)",
             |cost| Some(cost.per_second),
@@ -136,12 +139,7 @@ fn tables(found: &Comparison) -> Vec<Table> {
     tables
 }
 
-fn table(
-    found: &Comparison,
-    caption: &str,
-    value: fn(&Cost) -> Option<f64>,
-    has_ratio: bool,
-) -> Option<Table> {
+fn table(found: &Comparison, caption: &str, value: Value, has_ratio: bool) -> Option<Table> {
     let arms = measured_arms(found);
     let mut table = Table::new(caption, &[""]);
     table
@@ -231,9 +229,11 @@ fn notes(found: &Comparison) -> Vec<String> {
                 Some(ratio(found, no_journal, case, value)? / ratio(found, arm, case, value)?)
             });
             if let Some(mean) = geometric_mean(ratios) {
+                let gain = (mean - 1.0) * 100.0;
+                let word = if gain < 0.0 { "slower" } else { "faster" };
                 notes.push(format!(
-                    "Without any journal ext4 is {:+.1} % faster than {} here; S2: +9.3 % than theirs.",
-                    (mean - 1.0) * 100.0,
+                    "Without any journal ext4 is {:.1} % {word} than {} here; S2: 9.3 % faster than theirs.",
+                    gain.abs(),
                     found.arms[arm].name
                 ));
             }
@@ -322,7 +322,7 @@ mod tests {
             "200 (2.00)",
             "+28.5 %",
             "+100.0 %",
-            "+10.0 % faster than MobiFS bytes, direct",
+            "is 10.0 % faster than MobiFS bytes, direct",
             "MobiFS packed: not available",
         ] {
             assert!(text.contains(part), "{part} in {text}");
