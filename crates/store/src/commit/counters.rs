@@ -73,8 +73,15 @@ impl CommitCounters {
         &self.base_reads
     }
 
-    /// A transaction with these records, which took so many bytes of journal.
-    pub(super) fn add_commit(&self, journal_bytes: u64, records: &[Record], pages: WrittenPages) {
+    /// A transaction with these records, which took so many bytes of journal; `is_flushed`: it was
+    /// made durable by a flush.
+    pub(super) fn add_commit(
+        &self,
+        journal_bytes: u64,
+        is_flushed: bool,
+        records: &[Record],
+        pages: WrittenPages,
+    ) {
         let add = |counter: &AtomicU64, value| counter.fetch_add(value, Ordering::Relaxed);
         let changed_bytes: u64 = records.iter().map(Record::content_bytes).sum();
         let all_bytes = HEADER_BYTES as u64 + codec::encoded_bytes(records);
@@ -83,13 +90,9 @@ impl CommitCounters {
         add(&self.whole_pages, pages.whole);
         add(&self.changed_bytes, changed_bytes);
         add(&self.control_bytes, all_bytes - changed_bytes);
+        add(&self.flushes, u64::from(is_flushed));
         self.add_written(journal_bytes);
         add(&self.commits, 1);
-    }
-
-    /// It was made durable by a flush.
-    pub(super) fn add_flush(&self) {
-        self.flushes.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn add_written(&self, bytes: u64) {

@@ -108,10 +108,8 @@ pub(crate) fn commit<L: Lower>(
     );
     direct::note_whole(overlay, &written_directly.whole);
     counters.add_written(written_directly.bytes);
-    if written > epoch.log().direct_bytes_max() {
-        counters.add_flush();
-    }
-    counters.add_commit(written, &records, pages);
+    let is_flushed = written > epoch.log().direct_bytes_max();
+    counters.add_commit(written, is_flushed, &records, pages);
     Ok(())
 }
 
