@@ -39,7 +39,10 @@ fn blocks_come_and_go(make_filesystem: &[&str], keeps: bool) {
     if !put_store_on(&mut fixture, make_filesystem) {
         return;
     }
-    fixture.mount(&[]);
+    let config = fixture
+        .config("preallocate_database_bytes = \"128KiB\"\npreallocate_large_bytes = \"1MiB\"\n");
+    let words = ["--config", config.to_str().unwrap()];
+    fixture.mount(&words);
     let below = |name: &str| fixture.store.join("app").join(name);
     let on_mount = |name: &str| fixture.mountpoint.join("app").join(name);
     let sync = || succeeds(&mobifs(&["sync"], &fixture.mountpoint));
@@ -59,7 +62,7 @@ fn blocks_come_and_go(make_filesystem: &[&str], keeps: bool) {
     assert_eq!(unused(&below("a.db")), 0, "after the unmount");
     assert!(unused(&below("b.db")) >= 272 * KIB, "it was requested");
 
-    fixture.mount(&[]);
+    fixture.mount(&words);
     make(&on_mount("c.db"));
     sync();
     assert_eq!(unused(&below("c.db")), step);
@@ -69,13 +72,13 @@ fn blocks_come_and_go(make_filesystem: &[&str], keeps: bool) {
     fixture.umount();
     assert_eq!(unused(&below("c.db")), 0, "after a kill and an unmount");
 
-    fixture.mount(&[]);
+    fixture.mount(&words);
     make(&on_mount("d.db"));
     sync();
     let written = fs::metadata(below("d.db")).unwrap().modified().unwrap();
     fixture.cut_power();
     assert_eq!(unused(&below("d.db")), step);
-    fixture.mount(&[]);
+    fixture.mount(&words);
     assert_eq!(unused(&below("d.db")), 0, "after a power cut");
     let after = fs::metadata(below("d.db")).unwrap().modified().unwrap();
     assert_eq!(after, written);

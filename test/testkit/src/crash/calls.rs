@@ -20,8 +20,6 @@ use super::{CrashHandle, CrashLower, Filesystem};
 
 /// Number of the simulated device.
 const DEVICE: u64 = 1;
-/// What is allocated at a time.
-const BLOCK: u64 = 4096;
 
 fn fails<T>(errno: Errno) -> io::Result<T> {
     Err(errno.into())
@@ -45,7 +43,7 @@ impl Filesystem {
         }
     }
 
-    fn file(&self, key: InodeKey) -> io::Result<&Inode> {
+    pub(super) fn file(&self, key: InodeKey) -> io::Result<&Inode> {
         let inode = self.inode(key)?;
         if inode.kind == FileKind::Regular {
             Ok(inode)
@@ -613,18 +611,7 @@ impl Lower for CrashLower {
 
     fn preallocate(&self, file: &CrashHandle, range: ByteRange) -> io::Result<()> {
         self.mutate(Call::Grow, |filesystem| {
-            let size = filesystem.file(file.key)?.size;
-            if range.is_empty() || range.end > i64::MAX as u64 {
-                return fails(Errno::INVAL);
-            }
-            if range.end > size {
-                let end = range.end.next_multiple_of(BLOCK);
-                filesystem.record(Effect::Allocated {
-                    inode: file.key,
-                    end,
-                });
-            }
-            Ok(())
+            filesystem.allocate(file.key, range)
         })
     }
 
@@ -633,13 +620,7 @@ impl Lower for CrashLower {
     }
 
     fn allocated_after(&self, file: &CrashHandle, offset: u64) -> io::Result<Option<u64>> {
-        self.look(|filesystem| {
-            let inode = filesystem.file(file.key)?;
-            let last = inode.sectors.last_key_value();
-            let written = last.map_or(0, |(last, _)| ((last + 1) * SECTOR).next_multiple_of(BLOCK));
-            let end = written.max(inode.allocated_end);
-            Ok((end > offset).then_some(end))
-        })
+        self.look(|filesystem| filesystem.allocated_after(file.key, offset))
     }
 
     fn is_in_place(
@@ -657,26 +638,11 @@ impl Lower for CrashLower {
     }
 
     fn seek_data(&self, file: &CrashHandle, offset: u64) -> io::Result<Option<u64>> {
-        self.look(|filesystem| {
-            let inode = filesystem.file(file.key)?;
-            let mut from = inode.sectors.range(offset / SECTOR..);
-            let found = from.next().map(|(&index, _)| (index * SECTOR).max(offset));
-            Ok(found.filter(|&at| at < inode.size))
-        })
+        self.look(|filesystem| filesystem.seek_data(file.key, offset))
     }
 
     fn seek_hole(&self, file: &CrashHandle, offset: u64) -> io::Result<Option<u64>> {
-        self.look(|filesystem| {
-            let inode = filesystem.file(file.key)?;
-            if offset >= inode.size {
-                return Ok(None);
-            }
-            let mut index = offset / SECTOR;
-            while inode.sectors.contains_key(&index) {
-                index += 1;
-            }
-            Ok(Some((index * SECTOR).max(offset).min(inode.size)))
-        })
+        self.look(|filesystem| filesystem.seek_hole(file.key, offset))
     }
 
     fn set_attributes(&self, object: &CrashHandle, wanted: &SetAttributes) -> io::Result<()> {

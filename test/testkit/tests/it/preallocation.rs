@@ -30,6 +30,7 @@ fn options() -> JournalOptions {
         uuid_if_new: [7; 16],
         reserve_bytes: 64 << 10,
         ahead_pages_min: 1,
+        preallocation: Preallocation::IN_STEPS,
         ..JournalOptions::default()
     }
 }

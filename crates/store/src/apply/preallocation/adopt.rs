@@ -28,8 +28,10 @@ pub(crate) fn adopt<L: Lower>(overlay: &Overlay<L>, applier: &Applier, is_resume
     let _content = applier.content();
     let pending: HashSet<u64> = {
         let state = overlay.state();
-        let ids = state.pending.ids();
-        ids.filter_map(|id| state.inode_of(id)).collect()
+        // The journal has the times of these, and not of those that it only names.
+        let objects = state.pending.objects.iter();
+        let changed = objects.filter(|(_, object)| object.attributes.is_some());
+        changed.filter_map(|(id, _)| state.inode_of(*id)).collect()
     };
     let listed: Vec<Listed> = preallocations.files().by_inode.values().cloned().collect();
     let mut ended = Vec::new();

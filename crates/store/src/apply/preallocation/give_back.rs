@@ -113,7 +113,8 @@ fn is_as_left<L: Lower>(overlay: &Overlay<L>, file: &Listed, stat: &LowerStat) -
     let is_pending = {
         let state = overlay.state();
         let id = state.table.id_of(file.inode);
-        id.is_some_and(|id| state.pending.object(id).is_some())
+        let object = id.and_then(|id| state.pending.object(id));
+        object.is_some_and(|object| object.attributes.is_some())
     };
     // Some filesystems keep whole seconds.
     let is_same_time = stat.mtime == file.mtime

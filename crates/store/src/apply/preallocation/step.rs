@@ -23,14 +23,11 @@ impl Kind {
             let at = name.len().checked_sub(end.len());
             at.is_some_and(|at| name[at..].eq_ignore_ascii_case(end.as_bytes()))
         };
-        if ["-wal", "-journal"].iter().any(|end| ends_with(&end)) {
+        if ["-wal", "-journal"].iter().any(&ends_with) {
             return Some(Self::Log);
         }
         let is_database = [".db", ".db3", ".sqlite", ".sqlite3", ".sqlitedb"];
-        is_database
-            .iter()
-            .any(|end| ends_with(&end))
-            .then_some(Self::Database)
+        is_database.iter().any(ends_with).then_some(Self::Database)
     }
 }
 
