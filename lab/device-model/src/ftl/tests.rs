@@ -182,6 +182,11 @@ impl Fixture {
         self.ftl.check().unwrap();
         for lpn in 0..self.pages() {
             let found = self.ftl.content(lpn);
+            let slot = self.ftl.map.slot(lpn);
+            assert!(
+                slot.is_none_or(|slot| self.ftl.cells.owner(slot).is_some()),
+                "page {lpn} is in a slot whose program had not ended"
+            );
             let history = self.history.remove(&lpn).unwrap_or_default();
             let ended = history.iter().rposition(|&(done, _)| done <= at);
             let allowed = &history[ended.unwrap_or(0)..];
