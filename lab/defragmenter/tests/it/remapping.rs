@@ -1,6 +1,7 @@
 //! Remapping on a served device, beside copying and e4defrag.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use mobifs_defragmenter::{Mode, Options, Report, defragment};
 use mobifs_device_server::{Keep, Reply, Request};
@@ -27,9 +28,26 @@ fn stats(disk: &Disk) -> Value {
     stats
 }
 
+/// Waits until the device has ended its work in the background, which folds what was written before.
+fn rest(disk: &Disk) {
+    const REST_MAX: Duration = Duration::from_secs(60);
+    let active = || stats(disk)["device"]["active_ns"].as_u64().unwrap();
+    let begun = Instant::now();
+    let mut before = active();
+    while begun.elapsed() < REST_MAX {
+        std::thread::sleep(Duration::from_millis(200));
+        let now = active();
+        if now == before {
+            return;
+        }
+        before = now;
+    }
+}
+
 /// Bytes that are programmed while something is done, with what a sync adds.
 fn cost(disk: &Disk, work: impl FnOnce() -> Report) -> (u64, Report) {
     succeed(Command::new("sync").arg("-f").arg(disk.path()));
+    rest(disk);
     let before = stats(disk);
     let report = work();
     succeed(Command::new("sync").arg("-f").arg(disk.path()));

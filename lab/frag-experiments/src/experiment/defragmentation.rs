@@ -133,6 +133,8 @@ fn measure(
     let paths = files_with_ending(&root, ENDING)?;
     let before = Degrees::of(&paths)?;
     disk.sync()?;
+    // What was written before is still being folded, which is no cost of the tool.
+    disk.rest(settings)?;
     let counts = disk.counts()?;
     tool.run(&paths, settings)?;
     disk.sync()?;
