@@ -24,7 +24,6 @@ mod monitoring;
 mod names;
 mod overlay;
 mod poison;
-mod preallocation;
 mod reads;
 mod recording;
 mod rollback;

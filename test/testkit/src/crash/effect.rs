@@ -38,13 +38,6 @@ pub enum Effect {
         /// The new size.
         size: u64,
     },
-    /// Blocks up to here, of which some are beyond the end.
-    Allocated {
-        /// The file.
-        inode: InodeKey,
-        /// Where they end.
-        end: u64,
-    },
     /// Permission bits.
     Mode {
         /// The object.
@@ -124,7 +117,6 @@ impl Effect {
         match *self {
             Self::Sector { inode, .. }
             | Self::Size { inode, .. }
-            | Self::Allocated { inode, .. }
             | Self::Mode { inode, .. }
             | Self::Owner { inode, .. }
             | Self::Times { inode, .. }
