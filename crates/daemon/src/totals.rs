@@ -313,7 +313,11 @@ mod tests {
         let line = good.line();
         for cut in 0..line.len() {
             let text = format!("\n{}\n{line}\n", &line[..cut]);
-            assert_eq!(parse_totals(text.as_bytes()), [good.clone()], "{cut}");
+            assert_eq!(
+                parse_totals(text.as_bytes()),
+                std::slice::from_ref(&good),
+                "{cut}"
+            );
         }
         for at in 0..line.len() {
             let mut bytes = line.clone().into_bytes();

@@ -88,19 +88,18 @@ fn show(
     loop {
         terminal.draw(|frame| view::draw(frame, model))?;
         let wait = interval.saturating_sub(asked.elapsed());
-        if event::poll(wait.min(KEY_WAIT))? {
-            if let Event::Key(key) = event::read()?
-                && key.kind == KeyEventKind::Press
-            {
-                match model.key(key) {
-                    Some(Action::End) => return Ok(()),
-                    Some(Action::Ask(request, what)) => {
-                        model.say(format!("{what} …"));
-                        terminal.draw(|frame| view::draw(frame, model))?;
-                        model.say(mount.carry_out(&request, &what));
-                    }
-                    None => {}
+        if event::poll(wait.min(KEY_WAIT))?
+            && let Event::Key(key) = event::read()?
+            && key.kind == KeyEventKind::Press
+        {
+            match model.key(key) {
+                Some(Action::End) => return Ok(()),
+                Some(Action::Ask(request, what)) => {
+                    model.say(format!("{what} …"));
+                    terminal.draw(|frame| view::draw(frame, model))?;
+                    model.say(mount.carry_out(&request, &what));
                 }
+                None => {}
             }
         }
         if asked.elapsed() >= interval {
