@@ -79,6 +79,11 @@ fn replace(path: &Path, text: &str) -> Result<(), Failure> {
         .ok_or_else(|| Failure::new(Code::Usage, "--textfile needs the name of a file"))?;
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(name);
+    // Root would take a device, such as /dev/null, away from all programs.
+    if path.metadata().is_ok_and(|about| !about.is_file()) {
+        let message = format!("{} is not a file that can be replaced", path.display());
+        return Err(Failure::new(Code::Usage, message));
+    }
     // Collectors pass over what does not end in .prom.
     hidden.push(format!(".{}", std::process::id()));
     let beside = path.with_file_name(hidden);
@@ -106,5 +111,15 @@ mod tests {
         let absent = directory.path().join("absent/mobifs.prom");
         let failure = replace(&absent, "").unwrap_err();
         assert!(failure.message.starts_with("cannot write "), "{failure}");
+    }
+
+    #[test]
+    fn what_is_no_file_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let failure = replace(&path, "a 1\n").unwrap_err();
+        assert!(failure.message.contains("cannot be replaced"), "{failure}");
+        assert!(!path.metadata().unwrap().is_file());
     }
 }
