@@ -272,15 +272,15 @@ mod tests {
     /// The message named a line, of a text that no user has written.
     #[test]
     fn what_is_wrong_in_a_uri_is_in_no_line() {
-        let message = |name, value| {
-            let config = read(&[(name, value)]).unwrap().config(None);
+        let message = |parameters: &[(&str, &str)]| {
+            let config = read(parameters).unwrap().config(None);
             config.unwrap_err().to_string()
         };
-        let said = message("memory_budget_bytes", "1");
+        let said = message(&[("memory_budget_bytes", "1")]);
         let expected = "the database's URI: memory_budget_bytes: must be at least 4MiB";
         assert_eq!(said, expected);
         // What contradicts it is an app's default.
-        let said = message("staleness_max_bytes", "4KiB");
+        let said = message(&[("policy", "tpl"), ("staleness_max_bytes", "4KiB")]);
         let expected = "the database's URI: staleness_min_bytes: ";
         assert!(said.starts_with(expected), "{said}");
     }

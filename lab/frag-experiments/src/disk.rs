@@ -151,8 +151,11 @@ impl Disk {
         let name = self.wanted.filesystem.name();
         let mut command = Command::new(format!("mkfs.{name}"));
         match self.wanted.filesystem {
-            // No reserve for root, who does all this: how full it is would mean something else.
-            Filesystem::Ext4 => command.args(["-q", "-F", "-m", "0", "-E", MKFS_EXT4]),
+            // No reserve for root, who does all this: how full it is would mean something else. Blocks of
+            // a page also on small disks, as phones have them; only such blocks can be moved.
+            Filesystem::Ext4 => {
+                command.args(["-q", "-F", "-m", "0", "-b", "4096", "-E", MKFS_EXT4])
+            }
             Filesystem::Xfs => command.args(["-q", "-f", "-K"]),
             Filesystem::Btrfs => command.args(["-q", "-f", "-K"]),
         };
