@@ -29,7 +29,7 @@ const fn permission_bits(mode: u32) -> u16 {
 impl Adapter {
     /// How a request that took these names away ended. One of a rollback journal may be gone although the
     /// request failed, because that could not be made durable; but where a request fails, the kernel
-    /// keeps its names, for a day, and programs would write into the file that is removed. So it is told to
+    /// keeps its names, for a day, and programs would write into the file that is removed. So it is asked to
     /// look them up again, by a thread of its own: the kernel waits for the answer to the request first.
     pub(super) fn after_removal(
         &self,

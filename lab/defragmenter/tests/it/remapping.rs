@@ -117,7 +117,7 @@ fn remapping_has_the_same_result_as_copying_and_programs_a_fraction() {
         device.pages_shared * 4096 >= remap.joined_bytes * 99 / 100,
         "{remap:?}"
     );
-    // S4 6.2.2: 98 % fewer flash writes. What is left is one commit of ext4, in whole flash pages, and the
+    // S4 6.2.2: 98 % fewer flash writes. What remains is one commit of ext4, in whole flash pages, and the
     // device's log.
     assert!(
         remap_bytes * 50 <= copy_bytes,
