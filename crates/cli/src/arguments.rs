@@ -538,9 +538,18 @@ mod tests {
 
     use super::*;
 
+    /// Programs parse in the main thread, which has 8 MiB: without optimization the frames of clap and of
+    /// what it derives are large.
+    fn on_the_stack_of_a_main_thread(work: fn()) {
+        let thread = std::thread::Builder::new().stack_size(8 << 20).spawn(work);
+        if let Err(panic) = thread.unwrap().join() {
+            std::panic::resume_unwind(panic);
+        }
+    }
+
     #[test]
     fn the_command_line_is_consistent() {
-        Arguments::command().debug_assert();
+        on_the_stack_of_a_main_thread(|| Arguments::command().debug_assert());
     }
 
     /// Found by hand: keys were missing.
@@ -580,6 +589,10 @@ mod tests {
     /// Found by hand: that `-1` is no option, and that it could be given after `--`.
     #[test]
     fn a_negative_number_is_refused_for_what_it_is() {
+        on_the_stack_of_a_main_thread(refuses_numbers);
+    }
+
+    fn refuses_numbers() {
         for (option, value) in [
             ("--age-max-ms", "-1"),
             ("--quiet-ms", "5s"),
@@ -599,6 +612,10 @@ mod tests {
 
     #[test]
     fn the_form_that_other_tools_rely_on_is_accepted() {
+        on_the_stack_of_a_main_thread(accepts_what_others_rely_on);
+    }
+
+    fn accepts_what_others_rely_on() {
         for line in [
             "mobifs mount --foreground --config c -o ro,noatime -o nonempty STORE MNT",
             "mobifs mount STORE MNT",

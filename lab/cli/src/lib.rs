@@ -117,21 +117,23 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn the_command_line_is_consistent() {
-        Arguments::command().debug_assert();
+    /// Programs parse in the main thread, which has 8 MiB: without optimization the frames of clap and of
+    /// what it derives are large.
+    fn on_the_stack_of_a_main_thread(work: fn()) {
+        let thread = std::thread::Builder::new().stack_size(8 << 20).spawn(work);
+        if let Err(panic) = thread.unwrap().join() {
+            std::panic::resume_unwind(panic);
+        }
     }
 
-    /// The parser of all commands is one function, whose frame is large without optimization; programs
-    /// parse in the main thread, which has 8 MiB.
+    #[test]
+    fn the_command_line_is_consistent() {
+        on_the_stack_of_a_main_thread(|| Arguments::command().debug_assert());
+    }
+
     #[test]
     fn the_form_that_other_tools_rely_on_is_accepted() {
-        let thread = std::thread::Builder::new().stack_size(8 << 20);
-        thread
-            .spawn(accepts_what_others_rely_on)
-            .unwrap()
-            .join()
-            .unwrap();
+        on_the_stack_of_a_main_thread(accepts_what_others_rely_on);
     }
 
     fn accepts_what_others_rely_on() {

@@ -119,7 +119,12 @@ mod tests {
         let path = directory.path().join("socket");
         let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let failure = replace(&path, "a 1\n").unwrap_err();
-        assert!(failure.message.contains("cannot be replaced"), "{failure}");
+        assert!(
+            failure
+                .message
+                .contains("is not a file that can be replaced"),
+            "{failure}"
+        );
         assert!(!path.metadata().unwrap().is_file());
     }
 }
