@@ -191,9 +191,10 @@ fn record_serving(opened: &OpenedStore, mountpoint: &Path) {
     }
 }
 
-/// Ends a mount that was not reported as usable yet.
+/// Ends a mount that was not reported as usable yet. Its connection is aborted first: nothing answers requests, and an
+/// unmount makes one.
 fn take_away(session: &VolumeSession, daemon: &Daemon) {
-    if let Err(error) = session.handle().unmount(true) {
+    if let Err(error) = session.handle().abort() {
         tracing::error!(%error, "the daemon cannot unmount after a failed start");
     }
     if let Some(recording) = &daemon.recording {
