@@ -26,6 +26,7 @@ pub(crate) mod content;
 pub(crate) mod deleted;
 mod externally_modified;
 pub(crate) mod limbo;
+pub(crate) mod preallocation;
 pub(crate) mod refused;
 mod rename_steps;
 pub(crate) mod reserve;
@@ -109,6 +110,7 @@ fn begin_epoch<L: Lower>(
         0,
         "no inode that a journal mentions is freed before the journal is void"
     );
+    preallocation::plan::conclude(overlay, applier, work);
     if limbo::empty_limbo(overlay, Unnamed::PinnedOrLinked) {
         refused.note_freed();
     }
@@ -127,6 +129,7 @@ fn bring_to_place<L: Lower>(
     refused: &mut Refused,
 ) -> Result<(), StoreError> {
     let _tree = overlay.hold_names();
+    preallocation::plan::preallocate(overlay, applier, work, deleted);
     let mut bindings = stage::stage_new_objects(overlay, applier, work, refused)?;
     content::apply_contents(overlay, applier, work, deleted, refused)?;
     if !refused.is_empty() {
@@ -209,6 +212,7 @@ pub(crate) fn apply_all<L: Lower>(
     epoch: &mut Epoch<L::Handle>,
 ) -> Result<(), StoreError> {
     let mut before = None;
+    preallocation::give_back::make_way(overlay, applier, 0);
     loop {
         let mut refused = Refused::anything();
         let error = match apply_or_carry(overlay, applier, epoch, &mut refused) {
@@ -267,6 +271,7 @@ pub(crate) fn apply_everything<L: Lower>(
 ) -> Result<(), StoreError> {
     let mut applied = apply_pending(overlay, applier, epoch, deleted, &mut Refused::nothing());
     for source in [
+        RoomSource::Preallocated,
         RoomSource::MadeInVain,
         RoomSource::Reserve,
         RoomSource::DeletedFiles,
@@ -287,6 +292,7 @@ pub(crate) fn apply_everything<L: Lower>(
     }
     applied?;
     reserve::keep_reserve(overlay, applier.reserve());
+    preallocation::list::keep(overlay, applier.preallocations());
     Ok(())
 }
 
@@ -301,6 +307,14 @@ pub(crate) fn gain_room<L: Lower>(
     // Then everything is applied, and only the new epoch has no room.
     let is_applied = epoch.log().is_epoch_unknown();
     match source {
+        RoomSource::Preallocated => {
+            let _content = applier.content();
+            Ok(preallocation::give_back::give_back(
+                overlay,
+                applier,
+                |_| true,
+            ))
+        }
         RoomSource::Reserve => Ok(reserve::spend_reserve(overlay, applier.reserve())),
         _ if is_applied => Ok(false),
         RoomSource::MadeInVain => limbo::free_staged(overlay),
