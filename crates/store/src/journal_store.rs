@@ -14,7 +14,7 @@ use mobifs_base::{
 };
 
 use crate::apply::limbo::{self, Unnamed};
-use crate::apply::preallocation::give_back;
+use crate::apply::preallocation::give_back::{GivenBack, give_back};
 use crate::apply::work::Applier;
 use crate::apply::{self, ahead, reserve};
 use crate::commit;
@@ -153,10 +153,9 @@ impl<L: Lower> JournalStore<L> {
             return Ok(());
         }
         let mut epoch = self.epoch.lock();
-        let applied = apply::apply_all(overlay, &self.applier, &mut epoch);
-        if matches!(applied, Ok(()) | Err(StoreError::Unapplied { .. })) {
-            let _content = self.applier.content();
-            give_back::give_back(overlay, &self.applier, |_| true);
+        let mut applied = apply::apply_all(overlay, &self.applier, &mut epoch);
+        if applied.is_ok() && give_back(overlay, &self.applier, &mut epoch, GivenBack::Everything) {
+            applied = apply::apply_all(overlay, &self.applier, &mut epoch);
         }
         match &applied {
             Err(StoreError::Unapplied { .. }) => {}

@@ -79,6 +79,7 @@ fn blocks_come_and_go(make_filesystem: &[&str], keeps: bool) {
     fixture.cut_power();
     assert_eq!(unused(&below("d.db")), step);
     fixture.mount(&words);
+    sync();
     assert_eq!(unused(&below("d.db")), 0, "after a power cut");
     let after = fs::metadata(below("d.db")).unwrap().modified().unwrap();
     assert_eq!(after, written);

@@ -40,6 +40,7 @@ use mobifs_base::ObjectId;
 use crate::StoreError;
 use crate::apply::deleted::Deleted;
 use crate::apply::limbo::Unnamed;
+use crate::apply::preallocation::give_back::{GivenBack, give_back};
 use crate::apply::refused::Refused;
 use crate::apply::rename_steps::RenameSteps;
 use crate::apply::reserve::RoomSource;
@@ -212,7 +213,13 @@ pub(crate) fn apply_all<L: Lower>(
     epoch: &mut Epoch<L::Handle>,
 ) -> Result<(), StoreError> {
     let mut before = None;
-    preallocation::give_back::make_way(overlay, applier, 0);
+    let is_short = preallocation::give_back::is_short(overlay, applier, 0);
+    let which = if is_short {
+        GivenBack::Everything
+    } else {
+        GivenBack::Due
+    };
+    give_back(overlay, applier, epoch, which);
     loop {
         let mut refused = Refused::anything();
         let error = match apply_or_carry(overlay, applier, epoch, &mut refused) {
@@ -301,20 +308,13 @@ pub(crate) fn gain_room<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
     source: RoomSource,
-    epoch: &Epoch<L::Handle>,
+    epoch: &mut Epoch<L::Handle>,
     deleted: &mut Deleted,
 ) -> Result<bool, StoreError> {
     // Then everything is applied, and only the new epoch has no room.
     let is_applied = epoch.log().is_epoch_unknown();
     match source {
-        RoomSource::Preallocated => {
-            let _content = applier.content();
-            Ok(preallocation::give_back::give_back(
-                overlay,
-                applier,
-                |_| true,
-            ))
-        }
+        RoomSource::Preallocated => Ok(give_back(overlay, applier, epoch, GivenBack::Everything)),
         RoomSource::Reserve => Ok(reserve::spend_reserve(overlay, applier.reserve())),
         _ if is_applied => Ok(false),
         RoomSource::MadeInVain => limbo::free_staged(overlay),

@@ -52,7 +52,8 @@ pub(crate) fn commit<L: Lower>(
     );
     let room_max = cfg!(debug_assertions).then(|| Room::of_transaction(&transaction));
     make_room(overlay, applier, epoch, &transaction)?;
-    give_back::make_way(overlay, applier, Room::of_transaction(&transaction).bytes());
+    let needed_bytes = Room::of_transaction(&transaction).bytes();
+    give_back::make_way(overlay, applier, epoch, needed_bytes);
     epoch.sync_renames(overlay.lower())?;
     add_parents(overlay, &mut transaction)?;
     let _content = placement::may_place(&transaction).then(|| applier.content());
@@ -140,15 +141,9 @@ fn add_parents<L: Lower>(
                 ));
             }
         };
-        transaction.objects.push(ObjectState {
-            id,
-            created: false,
-            attributes,
-            symlink_target: None,
-            zeroed: Vec::new(),
-            allocated: Vec::new(),
-            xattrs: Vec::new(),
-        });
+        transaction
+            .objects
+            .push(ObjectState::of_attributes(id, attributes));
     }
     Ok(())
 }

@@ -33,8 +33,6 @@ pub(super) const PATH_BYTES_MAX: usize = 255;
 pub(crate) enum Phase {
     /// It has the store's blocks beyond its end, or is about to get them.
     Held,
-    /// They are given back, which changes the time of the last change; that is restored.
-    GivenBack,
     /// A program requests room beyond the end: the store's blocks are given back first, and from
     /// then on all of them are the program's.
     Requested,
@@ -57,6 +55,8 @@ pub(crate) struct Listed {
     pub(crate) path: Vec<u8>,
     /// When it was last listed; not in the file.
     pub(crate) turn: u64,
+    /// It is given back at the next apply; not in the file.
+    pub(crate) is_due: bool,
 }
 
 impl Listed {
@@ -67,16 +67,17 @@ impl Listed {
     /// One like others, for tests and fuzz targets.
     pub(crate) fn example(number: u64) -> Self {
         let time = Timestamp::new(1_700_000_000, 5);
-        let phases = [Phase::Held, Phase::GivenBack, Phase::Requested];
+        let phases = [Phase::Held, Phase::Requested];
         Self {
             inode: number,
             born: number.is_multiple_of(2).then_some(time),
-            phase: phases[(number % 3) as usize],
+            phase: phases[(number % 2) as usize],
             size: number << 10,
             end: (number << 10) + (128 << 10),
             mtime: time,
             path: format!("app/{number}.db").into_bytes(),
             turn: 0,
+            is_due: false,
         }
     }
 
@@ -93,8 +94,6 @@ impl Listed {
 pub(crate) struct Found {
     pub(crate) files: Vec<Listed>,
     pub(crate) sequence: u64,
-    /// When it was written.
-    pub(crate) written: Option<Timestamp>,
     /// Its file is the store's, and can be written.
     pub(crate) is_usable: bool,
 }
@@ -141,8 +140,7 @@ pub(crate) fn encode<'f>(
         body.option(file.born, Writer::time);
         body.u8(match file.phase {
             Phase::Held => 0,
-            Phase::GivenBack => 1,
-            Phase::Requested => 2,
+            Phase::Requested => 1,
         });
         body.u64(file.size);
         body.u64(file.end);
@@ -215,8 +213,7 @@ fn parse_file(body: &mut Reader<'_>) -> Result<Listed, Damage> {
     let born = body.option(Reader::time).map_err(bad)?;
     let phase = match body.u8().map_err(bad)? {
         0 => Phase::Held,
-        1 => Phase::GivenBack,
-        2 => Phase::Requested,
+        1 => Phase::Requested,
         _ => return Err(Damage::Value),
     };
     let (size, end) = (body.u64().map_err(bad)?, body.u64().map_err(bad)?);
@@ -235,6 +232,7 @@ fn parse_file(body: &mut Reader<'_>) -> Result<Listed, Damage> {
         mtime,
         path,
         turn: 0,
+        is_due: false,
     })
 }
 
@@ -291,7 +289,6 @@ pub(crate) fn read<L: Lower>(
                 return Ok(Found {
                     files,
                     sequence,
-                    written: Some(stat.mtime),
                     is_usable,
                 });
             }
@@ -368,7 +365,6 @@ pub(super) fn write<L: Lower>(
     }
     let offset = (sequence % 2) * SLOT_BYTES as u64;
     lower.write_at(&file, &slot, offset)?;
-    // Also its time of change, by which a successor recognises what was done after it.
     lower.sync(&file)?;
     let mut files = preallocations.files();
     files.sequence = sequence;

@@ -4,7 +4,7 @@
 //! An apply allocates them together with the blocks of what it writes ([`plan`]). They are the
 //! store's own, unlike room that a program has requested: what is unused is given back
 //! ([`give_back`]) when the store is closed, when room is short, when the file loses its names, and
-//! by the next mount after a kill or a power cut. A [`list`] of these files in `.mobifs`, durable
+//! by the first apply of the next mount after a kill or a power cut. A [`list`] of these files in `.mobifs`, durable
 //! before any block of them is allocated, tells the store's blocks from those of programs: a file
 //! with blocks beyond its end that the list does not know is left alone.
 
@@ -18,7 +18,7 @@ mod step;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mobifs_base::{PAGE_BYTES_U64, SpaceInfo, Timestamp};
+use mobifs_base::{PAGE_BYTES_U64, SpaceInfo};
 use parking_lot::MutexGuard;
 
 use crate::Preallocation;
@@ -38,8 +38,6 @@ pub(crate) struct Preallocations {
     policy: Preallocation,
     /// Of the store: a list of another one is not its own.
     uuid: [u8; 16],
-    /// When the list that was found was written.
-    found_written: Option<Timestamp>,
     /// The list can be written: its file is there, and this filesystem keeps such blocks.
     is_ready: AtomicBool,
     files: RankedMutex<Files>,
@@ -75,7 +73,6 @@ impl Preallocations {
         Self {
             policy,
             uuid,
-            found_written: found.written,
             is_ready: AtomicBool::new(found.is_usable),
             files: RankedMutex::new(order, Rank::Preallocations, files),
         }
@@ -146,6 +143,19 @@ impl Files {
 
     fn remove(&mut self, inode: u64) {
         self.is_dirty |= self.by_inode.remove(&inode).is_some();
+    }
+
+    fn retain(&mut self, mut is_kept: impl FnMut(&Listed) -> bool) {
+        let before = self.by_inode.len();
+        self.by_inode.retain(|_, file| is_kept(file));
+        self.is_dirty |= self.by_inode.len() < before;
+    }
+
+    /// Marks files whose preallocation is to be given back at the next apply.
+    fn mark_due(&mut self, is_due: impl Fn(u64) -> bool) {
+        for (&inode, file) in &mut self.by_inode {
+            file.is_due |= is_due(inode);
+        }
     }
 
     fn insert(&mut self, mut file: Listed) {

@@ -8,7 +8,6 @@ use mobifs_base::{Attributes, ByteRange, FileKind, ObjectId, PageIndex};
 use crate::StoreError;
 use crate::apply::content::growing_runs;
 use crate::apply::deleted::Deleted;
-use crate::apply::preallocation::give_back::give_back;
 use crate::apply::preallocation::list::{self, Listed, Phase};
 use crate::apply::preallocation::step::{Kind, SQLITE_MAGIC, end_of, step_bytes};
 use crate::apply::preallocation::{
@@ -172,7 +171,10 @@ impl<'a, L: Lower> Planner<'a, L> {
         let stat = self.stat(&handle)?;
         let listed = self.preallocations.files().of(&stat).cloned();
         let growth = Growth::of(object, stat.size, attributes.size);
-        if requests_room(object, attributes.size) || growth == Growth::WithHoles {
+        let makes_way = requests_room(object, attributes.size)
+            || growth == Growth::WithHoles
+            || loses_names(self.overlay, id);
+        if makes_way {
             if let Some(listed) = listed {
                 self.make_way(listed, handle, &stat, attributes);
             }
@@ -189,11 +191,11 @@ impl<'a, L: Lower> Planner<'a, L> {
             && let Some(step) = self.step(id, object, attributes, Some(&handle))
             && let Some(range) = range(start, attributes.size, step)
             && (listed.is_some() || self.has_nothing_after_end(&handle, &stat)?)
-            && self.list(listed.clone(), &stat, attributes, range.end)
+            && self.list(id, listed.clone(), &stat, attributes, range.end)
         {
             self.allocate(handle, &stat, range);
         } else if let Some(listed) = listed {
-            self.list(Some(listed), &stat, attributes, end);
+            self.list(id, Some(listed), &stat, attributes, end);
         }
         Ok(())
     }
@@ -225,7 +227,7 @@ impl<'a, L: Lower> Planner<'a, L> {
         let stat = self.stat(&handle)?;
         let listed = self.preallocations.files().of(&stat).cloned();
         let is_free = listed.is_some() || self.has_nothing_after_end(&handle, &stat)?;
-        if is_free && self.list(listed, &stat, attributes, range.end) {
+        if is_free && self.list(id, listed, &stat, attributes, range.end) {
             self.allocate(handle, &stat, range);
         }
         Ok(())
@@ -296,6 +298,7 @@ impl<'a, L: Lower> Planner<'a, L> {
     /// Lists the file; false if there is no room for it, in the list or on the disk.
     fn list(
         &mut self,
+        id: ObjectId,
         listed: Option<Listed>,
         stat: &LowerStat,
         attributes: &Attributes,
@@ -305,7 +308,7 @@ impl<'a, L: Lower> Planner<'a, L> {
         let more_bytes = end.saturating_sub(before.max(block_end(attributes.size)));
         let path = {
             let state = self.overlay.state();
-            find::path_of(&state, stat.inode)
+            find::path_of(&state, id)
         };
         let mut files = self.preallocations.files();
         if listed.is_none() && files.by_inode.len() >= FILES_MAX {
@@ -325,6 +328,7 @@ impl<'a, L: Lower> Planner<'a, L> {
             mtime: attributes.mtime,
             path,
             turn: 0,
+            is_due: false,
         });
         true
     }
@@ -405,38 +409,43 @@ fn requests_room(object: &PendingObject, size: u64) -> bool {
     object.allocated.iter().any(|range| range.end > size)
 }
 
+/// Whether all names that the store knows of the object go: then it grows no more.
+fn loses_names<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> bool {
+    let state = overlay.state();
+    let known = state
+        .table
+        .get(id)
+        .map_or(&[][..], |location| &location.names);
+    let mut known = known.iter();
+    !state.pending.is_linked(id) && known.all(|name| state.pending.dentries.contains_key(name))
+}
+
 /// Whether all from a place before the end on is cut off, before the file grows again.
 fn is_cut_off(object: &PendingObject, size: u64) -> bool {
     let mut cut = object.zeroed.iter().filter(|range| range.end == u64::MAX);
     cut.any(|range| range.start < size)
 }
 
-/// After an apply: files without blocks of the store beyond the end are not listed any more, and
-/// those that have lost their names, or are too many, give theirs back. The caller holds the lock
-/// of content.
+/// After an apply: files without blocks of the store beyond the end are not listed any more, nor
+/// are those that have lost their names. Where there are too many, the oldest are due.
 pub(crate) fn conclude<L: Lower>(overlay: &Overlay<L>, applier: &Applier, work: &Work) {
     let preallocations = applier.preallocations();
     if preallocations.is_empty() {
         return;
     }
     examine(overlay, preallocations, work);
-    let oldest_kept = {
-        let mut files = preallocations.files();
-        let is_overfull = std::mem::take(&mut files.is_overfull);
+    let mut files = preallocations.files();
+    if std::mem::take(&mut files.is_overfull) {
         let mut turns: Vec<u64> = files.by_inode.values().map(|file| file.turn).collect();
         turns.sort_unstable();
-        turns.get(turns.len() / 4).copied().filter(|_| is_overfull)
-    };
-    let nameless = nameless(overlay, preallocations);
-    let is_short = overlay
-        .lower()
-        .space()
-        .is_ok_and(|space| space.available_bytes < short_bytes(&space) / 2);
-    give_back(overlay, applier, |file| {
-        is_short
-            || nameless.contains(&file.inode)
-            || oldest_kept.is_some_and(|oldest| file.turn < oldest)
-    });
+        if let Some(&oldest_kept) = turns.get(turns.len() / 4) {
+            let old = files
+                .by_inode
+                .values_mut()
+                .filter(|file| file.turn < oldest_kept);
+            old.for_each(|file| file.is_due = true);
+        }
+    }
 }
 
 /// Compares what the list says of the files of this apply with the blocks that they have.
@@ -454,6 +463,10 @@ fn examine<L: Lower>(overlay: &Overlay<L>, preallocations: &Preallocations, work
             // Its change was refused; the next apply tries again.
             continue;
         }
+        if listed.phase == Phase::Requested {
+            preallocations.files().remove(inode);
+            continue;
+        }
         let after = || -> Result<(LowerStat, Option<u64>), StoreError> {
             let handle = lookup::require_handle(overlay, id)?;
             let failed = || StoreError::lower("looking at preallocated blocks");
@@ -467,11 +480,11 @@ fn examine<L: Lower>(overlay: &Overlay<L>, preallocations: &Preallocations, work
         let Ok((stat, end)) = after() else { continue };
         let path = {
             let state = overlay.state();
-            find::path_of(&state, inode)
+            find::path_of(&state, id)
         };
         let mut files = preallocations.files();
         match end {
-            Some(end) if end <= listed.end && listed.phase == Phase::Held => {
+            Some(end) if end <= listed.end => {
                 if let Some(file) = files.by_inode.get_mut(&inode) {
                     // Some filesystems keep whole seconds.
                     let is_other = file.path != path || file.mtime != stat.mtime;
@@ -483,30 +496,4 @@ fn examine<L: Lower>(overlay: &Overlay<L>, preallocations: &Preallocations, work
             _ => files.remove(inode),
         }
     }
-}
-
-/// Listed files whose known names are all gone: they do not grow any more, as far as the store
-/// knows. Those that are deleted are not listed any more.
-fn nameless<L: Lower>(overlay: &Overlay<L>, preallocations: &Preallocations) -> Vec<u64> {
-    let inodes: Vec<u64> = preallocations.files().by_inode.keys().copied().collect();
-    let mut nameless = Vec::new();
-    for inode in inodes {
-        let has_lost_names = {
-            let state = overlay.state();
-            let id = state.table.id_of(inode);
-            let location = id.and_then(|id| state.table.get(id));
-            let is_linked = id.is_some_and(|id| state.pending.is_linked(id));
-            location.is_some_and(|location| location.names.is_empty()) && !is_linked
-        };
-        if !has_lost_names {
-            continue;
-        }
-        let name = inode.to_string().into_bytes();
-        match overlay.stat_at(overlay.limbo(), &name) {
-            Ok(Some(stat)) if stat.nlink > 1 => nameless.push(inode),
-            // It is deleted with its blocks.
-            _ => preallocations.files().remove(inode),
-        }
-    }
-    nameless
 }
