@@ -7,20 +7,24 @@
 //! disk. A start whose file has grown makes one line a day of it, of the last [`DAYS_MAX`] days.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mobifs_base::Timestamp;
 use mobifs_volume::{Status, rfc3339};
 use parking_lot::Mutex;
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, statat, unlinkat};
 use serde::{Deserialize, Serialize};
 
 /// Where the totals of a store lie in it.
 pub const STORE_TOTALS: &str = ".mobifs/totals";
+/// The store's own directory, and the names in it.
+const OWN_DIRECTORY: &str = ".mobifs";
+const NAME: &str = "totals";
+const NEW_NAME: &str = "totals.new";
 /// So many days are kept.
 const DAYS_MAX: usize = 400;
 /// A larger file is made one of a line a day. A day has at most 144 lines, most have a few.
@@ -165,34 +169,65 @@ pub fn parse_totals(text: &[u8]) -> Vec<DayTotals> {
 /// # Errors
 /// If there are none, or they cannot be read.
 pub fn read_totals(store: &Path) -> io::Result<Vec<DayTotals>> {
-    Ok(parse_totals(&content(&store.join(STORE_TOTALS))?))
+    Ok(parse_totals(&OwnDirectory::open(store)?.content()?))
 }
 
-fn content(path: &Path) -> io::Result<Vec<u8>> {
-    use std::io::Read as _;
-    let mut text = Vec::new();
-    let file = options(OFlags::empty()).read(true).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no file"));
+/// The store's own directory. It is opened once, and names are looked up in it and no symlink is followed:
+/// who may write to the store could put one in the place of anything.
+#[derive(Debug)]
+struct OwnDirectory(OwnedFd);
+
+impl OwnDirectory {
+    fn open(store: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let store = rustix::fs::open(store, flags, Mode::empty())?;
+        let flags = flags | OFlags::NOFOLLOW;
+        Ok(Self(openat(store, OWN_DIRECTORY, flags, Mode::empty())?))
     }
-    file.take(READ_BYTES_MAX).read_to_end(&mut text)?;
-    Ok(text)
-}
 
-/// How the file is opened: the store's owner may have put anything there.
-fn options(more: OFlags) -> OpenOptions {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | more;
-    let mut options = OpenOptions::new();
-    options
-        .mode(0o600)
-        .custom_flags(i32::try_from(flags.bits()).unwrap_or(0));
-    options
+    fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        Ok(File::from(openat(&self.0, name, flags, mode)?))
+    }
+
+    fn content(&self) -> io::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        let file = self.open_file(NAME, OFlags::RDONLY)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is no file"));
+        }
+        file.take(READ_BYTES_MAX).read_to_end(&mut text)?;
+        Ok(text)
+    }
+
+    fn append(&self, text: &str) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+        self.open_file(NAME, flags)?.write_all(text.as_bytes())
+    }
+
+    /// Makes a file that has grown one with a line a day.
+    fn shorten(&self) -> io::Result<()> {
+        match statat(&self.0, NAME, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(about) if u64::try_from(about.st_size).is_ok_and(|size| size > FILE_BYTES_MAX) => {}
+            _ => return Ok(()),
+        }
+        let days = parse_totals(&self.content()?);
+        let lines: String = days.iter().map(|day| day.line() + "\n").collect();
+        let _old = unlinkat(&self.0, NEW_NAME, AtFlags::empty());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let mut file = self.open_file(NEW_NAME, flags)?;
+        file.write_all(lines.as_bytes())?;
+        // Otherwise the name could be there after a crash, and the content not.
+        file.sync_data()?;
+        Ok(renameat(&self.0, NEW_NAME, &self.0, NAME)?)
+    }
 }
 
 /// Keeps the totals of one mount.
 #[derive(Debug)]
 pub(crate) struct TotalsLog {
-    path: PathBuf,
+    own: OwnDirectory,
     /// The mount's counters when the last line was written.
     counted: Mutex<DayTotals>,
 }
@@ -200,15 +235,18 @@ pub(crate) struct TotalsLog {
 impl TotalsLog {
     /// Counts from here on: a successor's mount has counters of before, which its predecessor has
     /// noted but for the last minutes.
-    pub(crate) fn start(store: &Path, status: &Status) -> Self {
+    ///
+    /// # Errors
+    /// If the store's own directory cannot be opened.
+    pub(crate) fn start(store: &Path, status: &Status) -> io::Result<Self> {
         let log = Self {
-            path: store.join(STORE_TOTALS),
+            own: OwnDirectory::open(store)?,
             counted: Mutex::new(DayTotals::counters_of(status)),
         };
-        if let Err(error) = log.shorten() {
+        if let Err(error) = log.own.shorten() {
             tracing::debug!(%error, "the totals of the store stay as long as they are");
         }
-        log
+        Ok(log)
     }
 
     /// Notes what has happened since the last time.
@@ -224,12 +262,8 @@ impl TotalsLog {
             return Ok(());
         }
         change.day = today();
-        let mut file = options(OFlags::empty())
-            .append(true)
-            .create(true)
-            .open(&self.path)?;
         // A line that was torn before ends here.
-        file.write_all(format!("\n{}\n", change.line()).as_bytes())?;
+        self.own.append(&format!("\n{}\n", change.line()))?;
         *counted = now;
         Ok(())
     }
@@ -239,30 +273,10 @@ impl TotalsLog {
     /// # Errors
     /// If it cannot be read.
     pub(crate) fn days(&self) -> io::Result<Vec<DayTotals>> {
-        match content(&self.path) {
+        match self.own.content() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             text => Ok(parse_totals(&text?)),
         }
-    }
-
-    /// Makes a file that has grown one with a line a day.
-    fn shorten(&self) -> io::Result<()> {
-        match self.path.symlink_metadata() {
-            Ok(about) if about.len() > FILE_BYTES_MAX => {}
-            _ => return Ok(()),
-        }
-        let days = parse_totals(&content(&self.path)?);
-        let lines: String = days.iter().map(|day| day.line() + "\n").collect();
-        let beside = self.path.with_extension("new");
-        let _old = std::fs::remove_file(&beside);
-        let mut file: File = options(OFlags::empty())
-            .write(true)
-            .create_new(true)
-            .open(&beside)?;
-        file.write_all(lines.as_bytes())?;
-        // Otherwise the name could be there after a crash, and the content not.
-        file.sync_data()?;
-        std::fs::rename(&beside, &self.path)
     }
 }
 
@@ -344,10 +358,10 @@ mod tests {
         let before = read_totals(store.path()).unwrap();
         assert_eq!(before.len(), DAYS_MAX);
         let log = TotalsLog {
-            path: path.clone(),
+            own: OwnDirectory::open(store.path()).unwrap(),
             counted: Mutex::default(),
         };
-        log.shorten().unwrap();
+        log.own.shorten().unwrap();
         assert!(path.metadata().unwrap().len() < FILE_BYTES_MAX);
         assert_eq!(log.days().unwrap(), before);
     }
@@ -361,5 +375,24 @@ mod tests {
         std::os::unix::fs::symlink(&outside, store.path().join(STORE_TOTALS)).unwrap();
         assert!(read_totals(store.path()).is_err());
         assert_eq!(std::fs::read(&outside).unwrap(), b"precious");
+    }
+
+    /// The daemon followed a symlink in the place of the store's own directory, and wrote there.
+    #[test]
+    fn nothing_is_written_where_a_symlink_in_the_place_of_the_own_directory_leads() {
+        let store = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::create_dir(store.path().join(OWN_DIRECTORY)).unwrap();
+        let log = TotalsLog {
+            own: OwnDirectory::open(store.path()).unwrap(),
+            counted: Mutex::default(),
+        };
+        std::fs::rename(store.path().join(OWN_DIRECTORY), store.path().join("away")).unwrap();
+        std::os::unix::fs::symlink(outside.path(), store.path().join(OWN_DIRECTORY)).unwrap();
+        assert!(OwnDirectory::open(store.path()).is_err());
+        log.own.append("a line").unwrap();
+        log.own.shorten().unwrap();
+        assert_eq!(outside.path().read_dir().unwrap().count(), 0);
+        assert!(store.path().join("away").join(NAME).is_file());
     }
 }

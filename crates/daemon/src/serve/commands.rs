@@ -109,6 +109,12 @@ impl Daemon {
     ) -> Self {
         let status = volume.status();
         let totals = (!status.read_only).then(|| TotalsLog::start(&paths.store, &status));
+        let totals = totals.and_then(|started| {
+            let failed = |error: &std::io::Error| {
+                tracing::warn!(%error, "no totals by day are kept for this mount");
+            };
+            started.inspect_err(failed).ok()
+        });
         Self {
             totals,
             supervisor,
