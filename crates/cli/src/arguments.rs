@@ -39,7 +39,7 @@ Options for -o (comma-separated; the standard ones mean what mount(8) says):
 
 Keys of the configuration file (TOML; docs/CONFIG.md explains them):
   memory_budget_bytes, journal_bytes, direct_write_max_bytes, apply_idle_ms,
-  objects_max, allow_durable, predictor, predictor_short_intervals,
+  preallocate_database_bytes, preallocate_large_bytes, objects_max, allow_durable, predictor, predictor_short_intervals,
   predictor_long_intervals, predictor_short_ms, predictor_long_ms,
   predictor_timeout_factor, touch_gap_us, scheduler, user_events = \"auto\" | \"bursts\" | \"none\",
   memory_pressure, screens, system_bus, battery_low_percent, standby_age_max_ms,

@@ -2,6 +2,7 @@
 //! forged transactions valid checksums.
 
 use crate::StoreError;
+use crate::apply::preallocation::list as preallocation;
 use crate::log::codec;
 use crate::log::header::{HEADER_BYTES, Header, KIND_RECORDS, transaction_bytes};
 use crate::log::overflow::Overflow;
@@ -10,6 +11,22 @@ use crate::log::superblock::{FORMAT_VERSION, LOG_START, SLOTS, Slot, Superblock,
 use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer};
 
 pub use crate::log::record::Record;
+
+/// A list of preallocated files as bytes again; the error says why the bytes are none.
+///
+/// # Errors
+/// If the bytes are anything else.
+pub fn recode_preallocated(bytes: &[u8], uuid: [u8; 16]) -> Result<Vec<u8>, String> {
+    let (sequence, files) =
+        preallocation::parse(bytes, uuid).map_err(|damage| damage.to_string())?;
+    Ok(preallocation::encode(uuid, sequence, files.iter()))
+}
+
+/// A valid list of so many files.
+pub fn forge_preallocated(uuid: [u8; 16], files: u64) -> Vec<u8> {
+    let files: Vec<_> = (1..=files).map(preallocation::Listed::example).collect();
+    preallocation::encode(uuid, files.len() as u64, files.iter())
+}
 
 /// The records as bytes.
 pub fn encode(records: &[Record]) -> Vec<u8> {

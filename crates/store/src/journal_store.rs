@@ -14,6 +14,7 @@ use mobifs_base::{
 };
 
 use crate::apply::limbo::{self, Unnamed};
+use crate::apply::preallocation::give_back::{GivenBack, give_back};
 use crate::apply::work::Applier;
 use crate::apply::{self, ahead, reserve};
 use crate::commit;
@@ -152,7 +153,10 @@ impl<L: Lower> JournalStore<L> {
             return Ok(());
         }
         let mut epoch = self.epoch.lock();
-        let applied = apply::apply_all(overlay, &self.applier, &mut epoch);
+        let mut applied = apply::apply_all(overlay, &self.applier, &mut epoch);
+        if applied.is_ok() && give_back(overlay, &self.applier, &mut epoch, GivenBack::Everything) {
+            applied = apply::apply_all(overlay, &self.applier, &mut epoch);
+        }
         match &applied {
             Err(StoreError::Unapplied { .. }) => {}
             Err(_) => return applied,
@@ -200,6 +204,7 @@ impl<L: Lower> Store for JournalStore<Gate<L>> {
         let space = self.overlay.lower().space();
         space
             .map(|space| reserve::without_reserve(&self.overlay, self.applier.reserve(), space))
+            .map(|space| self.applier.preallocations().with_unused(space))
             .map_err(StoreError::lower("asking for free space"))
     }
 
@@ -229,7 +234,7 @@ impl<L: Lower> Store for JournalStore<Gate<L>> {
     }
 
     fn is_in_place(&self, id: ObjectId, range: ByteRange) -> Result<bool, StoreError> {
-        read::is_in_place(&self.overlay, self.applier.reserve().is_held(), id, range)
+        read::is_in_place(&self.overlay, &self.applier, id, range)
     }
 
     fn commit(&self, transaction: Transaction) -> Result<(), StoreError> {
@@ -262,6 +267,7 @@ impl<L: Lower> Store for JournalStore<Gate<L>> {
             apply_written_bytes: self.applier.counters().written_bytes(),
             externally_modified: self.applier.counters().externally_modified(),
             commits: self.counters.commits(),
+            preallocated_bytes: self.applier.preallocations().unused_bytes(),
             journal: self.counters.journal(),
             durable_write_max_bytes: self.usage.direct_bytes_max(),
             on_full_disk: FullDisk {

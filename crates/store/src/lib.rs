@@ -33,6 +33,7 @@ mod store;
 mod trust;
 mod unlinked;
 
+pub use apply::preallocation::list::NAME as PREALLOCATED_FILE;
 pub use apply::spare::NAMES as SPARE_FILES;
 pub use commit::counters::JournalWrites;
 pub use error::StoreError;
@@ -40,7 +41,7 @@ pub use journal_store::{JournalInfo, JournalStore};
 pub use lower::{Gate, PosixLower, StoreScope, is_in_memory, is_of_the_kernel};
 pub use memory::{MEMORY_CAPABILITIES, MemoryObject, MemoryStore};
 pub use mobifs_base::Transaction;
-pub use options::JournalOptions;
+pub use options::{JournalOptions, Preallocation};
 pub use recovery::inspect::{Inspection, inspect};
 pub use recovery::report::{RecoveryReport, Resumed};
 pub use restart_state::{Intent, KnownLocation, KnownObject, RestartSink, RestartState};

@@ -58,6 +58,9 @@ pub struct PendingWork {
     pub externally_modified: u64,
     /// Commits since the store was opened.
     pub commits: u64,
+    /// Room of the lower filesystem that is preallocated for growing files and not used; it is
+    /// given back where there is no other.
+    pub preallocated_bytes: u64,
     /// What they wrote to the journal.
     pub journal: JournalWrites,
     /// The largest transaction that is written by one durable write; larger ones by a write and a

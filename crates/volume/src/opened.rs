@@ -279,6 +279,7 @@ impl<'a> OpenOptions<'a> {
                 StoreScope::File(_) => 0,
             },
             ahead_pages_min: defaults.ahead_pages_min,
+            preallocation: self.config.preallocation,
         })
     }
 }

@@ -252,6 +252,9 @@ pub struct StoreStatus {
     pub apply_written_bytes: u64,
     /// Objects with committed changes that another program moved or removed in the store.
     pub strays: u64,
+    /// Room on the disk that is preallocated for growing files and not used.
+    #[serde(default)]
+    pub preallocated_unused_bytes: u64,
     /// Calls for durability in durable apps that needed no commit: a transaction of SQLite made them
     /// for the order of its writes.
     #[serde(default)]

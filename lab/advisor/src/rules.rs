@@ -143,20 +143,22 @@ fn by_steps<F>(
     place: Place<'_>,
     what: What,
 ) -> Option<Advice> {
-    // A mount allocates in steps itself.
-    if place.is_store {
-        return None;
-    }
     let bytes: u64 = files.iter().map(|file| file_of(file).bytes).sum();
     let mean = bytes.checked_div(files.len() as u64)?;
     let step = step_for(mean, place.free);
     let pieces = |file: &F| file_of(file).pieces_by_steps(step);
     let sums = foretold(files, file_of, pieces, place.model)?;
-    let action = match what {
-        What::PreallocateDatabases => {
+    let action = match (what, place.is_store) {
+        (What::PreallocateDatabases, true) => {
+            format!("preallocate_database_bytes of the mount's configuration: {step}")
+        }
+        (What::PreallocateDatabases, false) => {
             format!("sqlite3_file_control(SQLITE_FCNTL_CHUNK_SIZE) of {step} bytes")
         }
-        _ => format!("fallocate(FALLOC_FL_KEEP_SIZE) ahead of the end, in steps of {step} bytes"),
+        (_, true) => format!("preallocate_large_bytes of the mount's configuration: {step}"),
+        (_, false) => {
+            format!("fallocate(FALLOC_FL_KEEP_SIZE) ahead of the end, in steps of {step} bytes")
+        }
     };
     let mut why = format!(
         "files get {} at a time, in one piece each where the free room has such runs (S4 Figs. 14, 16)",
@@ -304,14 +306,17 @@ mod tests {
     }
 
     #[test]
-    fn in_a_store_the_mount_allocates() {
+    fn in_a_store_the_mount_is_configured() {
         let databases = [database(300 * KIB, 20, JournalMode::Delete)];
         let place = Place {
             is_store: true,
             ..PLACE
         };
-        assert!(for_databases(&databases, place).is_empty());
-        assert!(for_files(&[growing(300 * KIB, 20)], place).is_none());
+        let advice = for_databases(&databases, place);
+        assert_eq!(advice.len(), 1, "{advice:?}");
+        assert!(advice[0].action.contains("preallocate_database_bytes"));
+        let advice = for_files(&[growing(300 * KIB, 20)], place).unwrap();
+        assert!(advice.action.contains("preallocate_large_bytes"));
     }
 
     #[test]

@@ -283,6 +283,13 @@ fn write_journal(text: &mut String, store: &StoreStatus) -> std::fmt::Result {
         size(store.commit_written_bytes),
         size(store.apply_written_bytes)
     )?;
+    if store.preallocated_unused_bytes > 0 {
+        writeln!(
+            text,
+            "         {} preallocated for growing files and unused",
+            size(store.preallocated_unused_bytes)
+        )?;
+    }
     write_commits(text, store)?;
     if let Some(reason) = &store.not_applied {
         writeln!(text, "         NOT APPLIED: {}", printable(reason))?;

@@ -24,6 +24,7 @@ mod monitoring;
 mod names;
 mod overlay;
 mod poison;
+mod preallocation;
 mod reads;
 mod recording;
 mod rollback;

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 use mobifs_base::{ByteRange, ObjectId, ObjectState, Page, PageIndex, RangeSet, Room};
 
 use crate::apply;
+use crate::apply::preallocation::give_back;
 use crate::apply::reserve;
 use crate::apply::work::Applier;
 use crate::commit::base::{Base, BasePage};
@@ -51,13 +52,15 @@ pub(crate) fn commit<L: Lower>(
     );
     let room_max = cfg!(debug_assertions).then(|| Room::of_transaction(&transaction));
     make_room(overlay, applier, epoch, &transaction)?;
+    let needed_bytes = Room::of_transaction(&transaction).bytes();
+    give_back::make_way(overlay, applier, epoch, needed_bytes);
     epoch.sync_renames(overlay.lower())?;
     add_parents(overlay, &mut transaction)?;
     let _content = placement::may_place(&transaction).then(|| applier.content());
     let _tree = overlay.hold_names();
-    let runs = direct::choose_direct(overlay, counters, epoch, &transaction)?;
+    let runs = direct::choose_direct(overlay, applier, counters, epoch, &transaction)?;
     let written_directly = reserve::with_reserve(overlay, applier.reserve(), || {
-        direct::write_direct(overlay, &runs, &transaction)
+        direct::write_direct(overlay, applier, &runs, &transaction)
     })?;
     let mut recorded = HashSet::new();
     let mut records = Vec::new();
@@ -138,15 +141,9 @@ fn add_parents<L: Lower>(
                 ));
             }
         };
-        transaction.objects.push(ObjectState {
-            id,
-            created: false,
-            attributes,
-            symlink_target: None,
-            zeroed: Vec::new(),
-            allocated: Vec::new(),
-            xattrs: Vec::new(),
-        });
+        transaction
+            .objects
+            .push(ObjectState::of_attributes(id, attributes));
     }
     Ok(())
 }

@@ -240,6 +240,14 @@ impl Lower for PosixLower {
         self.allocate_content(file, range)
     }
 
+    fn keeps_preallocation(&self) -> bool {
+        fs::fstatfs(&self.root).is_ok_and(|about| magic::keeps_preallocation(about.f_type))
+    }
+
+    fn allocated_after(&self, file: &PosixHandle, offset: u64) -> io::Result<Option<u64>> {
+        self.last_block_after(file, offset)
+    }
+
     fn is_in_place(
         &self,
         file: &PosixHandle,

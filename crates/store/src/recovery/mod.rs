@@ -21,6 +21,7 @@ use mobifs_base::{
 use crate::apply;
 use crate::apply::deleted::Deleted;
 use crate::apply::limbo::{self, Unnamed};
+use crate::apply::preallocation::{self, Preallocations};
 use crate::apply::reserve::{self, Reserve};
 use crate::apply::work::Applier;
 use crate::locks::Order;
@@ -97,6 +98,7 @@ pub(crate) fn open<L: Lower>(
             },
         )?;
         report.applied = opened.apply_if_necessary(is_doubtful)?;
+        preallocation::adopt::adopt(&opened.overlay, &opened.applier, false);
         if report.applied {
             opened.begin_empty()?;
         } else if opened.epoch.rename_mark() == RenameMark::NotBegun {
@@ -143,6 +145,7 @@ pub(crate) fn resume<L: Lower>(
             opened.apply_if_possible()?;
         }
         report.applied = opened.is_applied();
+        preallocation::adopt::adopt(&opened.overlay, &opened.applier, true);
         if report.applied {
             limbo::empty_limbo(&opened.overlay, Unnamed::PinnedOrLinked);
             let carried_file = opened.epoch.carried_file();
@@ -181,6 +184,9 @@ fn scan<L: Lower>(
         log::open::open(&lower, own.mobifs(), &log_options)
     })?;
     let reserve = Reserve::find(&lower, &own, options.reserve_bytes)?;
+    let preallocated = preallocation::list::read(&lower, &own, log.uuid())?;
+    let preallocations =
+        Preallocations::new(order, options.preallocation, log.uuid(), preallocated);
     let next_overflow = overflow::expand(&lower, own.stage(), &mut scanned.transactions)?;
     let report = RecoveryReport::of(&scanned);
     let located = if scanned.is_copied {
@@ -213,6 +219,7 @@ fn scan<L: Lower>(
         applier: Applier::new(
             order,
             reserve,
+            preallocations,
             options.held_bytes_max,
             options.ahead_pages_min,
         ),
@@ -315,6 +322,7 @@ impl<L: Lower> Opened<L> {
     fn begin_empty(&mut self) -> Result<(), StoreError> {
         limbo::clear_limbo(&self.overlay)?;
         reserve::keep_reserve(&self.overlay, self.applier.reserve());
+        preallocation::list::keep(&self.overlay, self.applier.preallocations());
         // The numbers in the journal were those of the mount before: this mount counts new objects
         // from the start again, unless a file that could not be deleted from `stage/` would be
         // taken for one of them.

@@ -5,6 +5,7 @@ mod history;
 mod kind;
 mod pacing;
 mod policy_keys;
+mod preallocation;
 mod raw;
 mod rules;
 mod settings;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mobifs_engine::PacingRules;
+use mobifs_store::Preallocation;
 use serde::Deserialize as _;
 use toml::de::{DeTable, Deserializer};
 
@@ -153,6 +155,8 @@ pub struct Config {
     pub direct_write_max_bytes: Option<u64>,
     /// The journal is applied after this time without commits.
     pub apply_idle: Duration,
+    /// In which steps growing files get blocks on the disk.
+    pub preallocation: Preallocation,
     /// Unused objects kept in memory.
     pub objects_max: usize,
     /// Whether an app may be (or become) durable. If not, `fsync` never leaves the
@@ -273,6 +277,7 @@ impl Config {
             journal_bytes: raw.journal_bytes.map(|size| size.0),
             direct_write_max_bytes: raw.direct_write_max_bytes.map(|size| size.0),
             apply_idle: Duration::from_millis(raw.apply_idle_ms.unwrap_or(30_000)),
+            preallocation: preallocation::preallocation(&raw)?,
             objects_max: raw
                 .objects_max
                 .map_or(200_000, |max| usize::try_from(max).unwrap_or(usize::MAX)),

@@ -21,6 +21,8 @@ pub(super) struct RawConfig {
     pub(super) journal_bytes: Option<Size>,
     pub(super) direct_write_max_bytes: Option<Size>,
     pub(super) apply_idle_ms: Option<u64>,
+    pub(super) preallocate_database_bytes: Option<Size>,
+    pub(super) preallocate_large_bytes: Option<Size>,
     pub(super) objects_max: Option<u64>,
     pub(super) allow_durable: Option<bool>,
     pub(super) predictor: Option<String>,

@@ -368,6 +368,14 @@ fn values_of_the_wrong_kind_are_explained_in_plain_words() {
             &["line 1: objects_max: must be a whole number", "not 1.5"],
         ),
         (
+            "preallocate_large_bytes = \"17MiB\"",
+            &["line 1: preallocate_large_bytes: must be 0", "16MiB"],
+        ),
+        (
+            "preallocate_database_bytes = 100000",
+            &["line 1: preallocate_database_bytes: must be a power of two"],
+        ),
+        (
             "apply_idle_ms = -1",
             &["line 1: apply_idle_ms: must not be negative"],
         ),

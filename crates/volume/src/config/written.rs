@@ -17,11 +17,13 @@ use super::{Fault, line_of};
 type Key = (&'static str, Kind);
 
 /// The keys of the whole mount.
-const MOUNT_KEYS: [Key; 22] = [
+const MOUNT_KEYS: [Key; 24] = [
     ("memory_budget_bytes", Kind::Size),
     ("journal_bytes", Kind::Size),
     ("direct_write_max_bytes", Kind::Size),
     ("apply_idle_ms", Kind::Milliseconds),
+    ("preallocate_database_bytes", Kind::Size),
+    ("preallocate_large_bytes", Kind::Size),
     ("objects_max", Kind::Count),
     ("allow_durable", Kind::Flag),
     ("predictor", Kind::Text),

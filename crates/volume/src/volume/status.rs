@@ -60,6 +60,7 @@ impl Volume {
                 commit_written_bytes: pending.commit_written_bytes,
                 apply_written_bytes: pending.apply_written_bytes,
                 strays: pending.externally_modified,
+                preallocated_unused_bytes: pending.preallocated_bytes,
                 ordered_fsyncs: shared.rollback_journals.ordered(),
                 not_applied: shared.apply_failure.lock().clone(),
             },

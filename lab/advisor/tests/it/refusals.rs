@@ -49,7 +49,7 @@ fn what_is_read_only_is_to_be_remounted_and_a_store_is_the_mounts() {
     fs::create_dir(disk.path().join(".mobifs")).unwrap();
     let report = disk.advise(&Options::default());
     let said = table(&report);
-    assert!(!said.contains("fallocate"), "the mount allocates: {said}");
+    assert!(said.contains("preallocate_large_bytes"), "{said}");
     assert!(said.contains("unmount it before"), "{said}");
     assert!(said.contains("mobifs frag defrag --copy"), "{said}");
     let mountpoint = disk.path();

@@ -9,6 +9,7 @@ mod exposed;
 mod fence;
 mod forged;
 mod history;
+mod preallocated;
 mod records;
 mod scan;
 
@@ -16,5 +17,6 @@ pub use carried::JOURNAL_CARRIED_MOUNT;
 pub use copied::JOURNAL_COPIED_MOUNT;
 pub use damaged::JOURNAL_DAMAGED_MOUNT;
 pub use forged::JOURNAL_FORGED_MOUNT;
+pub use preallocated::PREALLOCATED_LIST;
 pub use records::{JOURNAL_RECORDS, JOURNAL_TRANSACTION};
 pub use scan::JOURNAL_SCAN;

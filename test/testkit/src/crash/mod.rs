@@ -25,6 +25,7 @@
 //! Inode numbers are reused as soon as the inode is gone and closed, as ext4 does.
 //! Times change with every write, so a store that sets them too early is found out.
 
+mod blocks;
 mod calls;
 mod effect;
 mod faults;

@@ -18,6 +18,7 @@ mod lookups_during_apply;
 mod memory_bounds;
 mod model_vs_directory;
 mod not_applied;
+mod preallocation;
 mod regressions;
 mod stack_crash;
 mod virtual_day;
