@@ -68,12 +68,22 @@ fn print(text: &str) -> Result<(), Failure> {
 
 /// The same of a text that has commands for the terminal.
 fn print_as_is(text: &str) -> Result<(), Failure> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(
+    print_while_read(text).map(drop)
+}
+
+/// The same; returns whether a reader is still there.
+fn print_while_read(text: &str) -> Result<bool, Failure> {
+    let mut output = io::stdout().lock();
+    match output
+        .write_all(text.as_bytes())
+        .and_then(|()| output.flush())
+    {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::new(
             Code::Failed,
             format!("writing to the standard output failed: {error}"),
         )),
-        _ => Ok(()),
     }
 }
 

@@ -46,11 +46,12 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
         let file = log.as_deref().filter(|_| !arguments.background_child);
         logging::start(file, "info")?;
         supervisor = SupervisorLink::from_environment()?;
-        takeover_state = TakeoverState::find(
-            inherited,
-            &supervisor,
-            &without_touching(&arguments.mountpoint)?,
-        );
+        let mountpoint = if inherited.is_empty() {
+            without_touching(&arguments.mountpoint)?
+        } else {
+            last_mountpoint(arguments)
+        };
+        takeover_state = TakeoverState::find(inherited, &supervisor, &mountpoint);
     }
     let config_file = arguments.config.clone().or_else(|| options.config.clone());
     let config = match takeover_state.as_mut().and_then(TakeoverState::config) {
@@ -61,11 +62,11 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
         read_only: options.mount.read_only,
         nonempty: options.nonempty,
     };
-    let paths = if takeover_state.is_some() {
+    let paths = if let Some(state) = &mut takeover_state {
         if let Err(error) = limits {
             tracing::warn!(%error, "the daemon takes the mount over nevertheless");
         }
-        taken_over(arguments)?
+        taken_over(arguments, state.store())?
     } else {
         limits?;
         let paths = MountPaths::check(&arguments.store, &arguments.mountpoint, path_options)?;
@@ -168,11 +169,23 @@ fn remove_stale_files() {
     }
 }
 
-/// The paths of a mount that is there: until it is served, looking into it would block.
-fn taken_over(arguments: &MountArguments) -> Result<MountPaths, Failure> {
-    let store = check_store(&arguments.store, true)?;
-    let mountpoint = without_touching(&arguments.mountpoint)?;
+/// The paths of a mount that is there: until it is served, looking into it would block. `store`: where the store's
+/// directory is, if it was handed over.
+fn taken_over(arguments: &MountArguments, store: Option<PathBuf>) -> Result<MountPaths, Failure> {
+    let store = match store {
+        Some(store) => store,
+        None => check_store(&arguments.store, true)?,
+    };
+    let mountpoint = last_mountpoint(arguments);
     Ok(MountPaths { store, mountpoint })
+}
+
+/// Where the mount was made. A directory above may have another name by now; the mount is served all the same.
+fn last_mountpoint(arguments: &MountArguments) -> PathBuf {
+    without_touching(&arguments.mountpoint).unwrap_or_else(|failure| {
+        tracing::warn!(%failure, "the mount point has moved");
+        arguments.mountpoint.clone()
+    })
 }
 
 fn without_touching(path: &Path) -> Result<PathBuf, Failure> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mobifs_daemon::control::{AnswerPatience, Reply, Request};
 use mobifs_daemon::{Code, Failure};
-use mobifs_host::printable;
+use mobifs_host::{printable, printable_lines};
 use mobifs_volume::{
     AppName, AppReport, AppSelection, AppTotals, HistoryStatus, MemoryStatus, NativeStatus,
     RecordingStatus, Status, StoreStatus,
@@ -15,7 +15,9 @@ use mobifs_volume::{
 
 use unicode_width::UnicodeWidthStr as _;
 
-use super::{AS_LONG_AS_IT_TAKES, ask_patiently, mounts, print, print_as_is, totals, unexpected};
+use super::{
+    AS_LONG_AS_IT_TAKES, ask_patiently, mounts, print_as_is, print_while_read, totals, unexpected,
+};
 use crate::arguments::StatusArguments;
 
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -38,8 +40,8 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
             // Cursor home, clear the screen.
             print_as_is("\x1b[H\x1b[2J")?;
         }
-        print(&text)?;
-        if !arguments.watch {
+        let is_read = print_while_read(&printable_lines(&text))?;
+        if !(arguments.watch && is_read) {
             return Ok(());
         }
         std::thread::sleep(WATCH_INTERVAL);

@@ -21,6 +21,7 @@ mod kills;
 mod life;
 mod loads;
 mod monitoring;
+mod moved;
 mod names;
 mod overlay;
 mod poison;

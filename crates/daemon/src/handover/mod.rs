@@ -23,8 +23,11 @@ pub(crate) const LOCK_NAME: &str = "mobifs-lock";
 pub(crate) const CONTROL_NAME: &str = "mobifs-control";
 /// Name of the text of the configuration in force.
 pub(crate) const CONFIG_NAME: &str = "mobifs-config";
+/// Name of the store's directory.
+pub(crate) const STORE_NAME: &str = "mobifs-store";
 /// Every name there is.
-pub(crate) const NAMES: [&str; 5] = [
+pub(crate) const NAMES: [&str; 6] = [
+    STORE_NAME,
     LOCK_NAME,
     CONTROL_NAME,
     CONFIG_NAME,

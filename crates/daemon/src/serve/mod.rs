@@ -16,6 +16,7 @@ use mobifs_host::mount_at;
 use mobifs_volume::{
     Arena, OpenOptions, OpenedStore, OwnerState, Volume, VolumeOptions, fault_point,
 };
+use rustix::fs::{Mode, OFlags};
 use signal_hook::consts::SIGHUP;
 
 use crate::adapter::VolumeSession;
@@ -329,11 +330,24 @@ fn hand_over(
             )
         }
     }
+    // The path may lead elsewhere when a successor needs it.
+    let store = open_directory(&daemon.paths.store);
+    match &store {
+        Ok(store) => descriptors.push((handover::STORE_NAME, store.as_fd())),
+        Err(error) => {
+            tracing::warn!(%error, "cannot hand the store's directory over: a successor will look for its path");
+        }
+    }
     descriptors.extend(lock.map(|lock| (handover::LOCK_NAME, lock)));
     descriptors.extend(control.map(|socket| (handover::CONTROL_NAME, socket.listener())));
     descriptors.push((handover::ARENA_NAME, arena.descriptor()));
     descriptors.push((handover::DEVICE_NAME, session.device()));
     daemon.supervisor.keep(&descriptors);
+}
+
+fn open_directory(path: &Path) -> std::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
 fn no_readers(error: mobifs_host::GroupError) -> Failure {
