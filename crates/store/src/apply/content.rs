@@ -163,8 +163,12 @@ pub(super) fn write_pages<L: Lower>(
 ) -> Result<(), StoreError> {
     let failed = || StoreError::lower(format!("writing {id}"));
     let before = overlay.lower().stat(handle).map_err(failed())?.size;
+    // A shorter size frees all blocks beyond it, so requested room comes after it.
+    if before > size {
+        overlay.lower().truncate(handle, size).map_err(failed())?;
+    }
     allocate(overlay, applier, object, before, size, handle).map_err(failed())?;
-    if before != size {
+    if before < size {
         overlay.lower().truncate(handle, size).map_err(failed())?;
     }
     let mut written = 0;

@@ -197,6 +197,41 @@ fn requested_room_is_never_freed() {
     }
 }
 
+/// A file was shortened into the middle of a block, and then room after its end was requested: the
+/// apply allocated it first, and freed it by setting the size.
+#[test]
+fn room_that_is_requested_after_a_shorter_size_is_there() {
+    for preallocation in [Preallocation::OFF, Preallocation::DEFAULT] {
+        let lower = CrashLower::new();
+        let options = JournalOptions {
+            preallocation,
+            ..options()
+        };
+        let store = JournalStore::open(Gate::new(lower.clone()), &options)
+            .unwrap()
+            .0;
+        let id = with_database(&store, "a");
+        let state = ObjectState {
+            zeroed: vec![ByteRange::new(8 * KIB, u64::MAX)],
+            allocated: vec![ByteRange::new(5 * KIB, 300 * KIB)],
+            ..plain_file(id, 5 * KIB, 1)
+        };
+        let mut transaction = Transaction::default();
+        transaction.push(Entry::Object(state));
+        transaction.push(Entry::Page {
+            object: id,
+            index: PageIndex(1),
+            page: Page::new(&[7; 1 << 10]),
+        });
+        store.commit(transaction).unwrap();
+        store.apply().unwrap();
+        assert_eq!(stat(&lower, "a").size, 5 * KIB);
+        assert_eq!(unused(&lower, "a"), 292 * KIB);
+        store.close().unwrap();
+        assert_eq!(unused(&lower, "a"), 292 * KIB);
+    }
+}
+
 /// F4: a small request where the store had preallocated made all of that stay.
 #[test]
 fn a_small_request_keeps_only_what_it_asks_for() {
