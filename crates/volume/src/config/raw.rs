@@ -152,6 +152,7 @@ impl RawConfig {
             .map(|glob| AppGlob::of_apps(glob))
             .collect::<Result<Vec<_>, _>>();
         let apps = apps.map_err(|message| Fault::new("apps", message))?;
+        let depth_max = AppGlob::depth_max_of(&apps);
         let (_, defaults) = checked("defaults", &self.defaults, AppPolicy::default())?;
         let mut matched = Vec::with_capacity(self.app.len());
         for (index, app) in self.app.iter().enumerate() {
@@ -166,6 +167,15 @@ impl RawConfig {
             };
             let glob =
                 compiled.map_err(|message| of_app(Fault::new(format!("{key}.match"), message)))?;
+            let is_too_deep = |(depth, max)| depth > max;
+            if glob.depth().zip(depth_max).is_some_and(is_too_deep) {
+                let message = format!(
+                    "\"{}\" matches no app: which directories are apps is said by `apps = {globs:?}`; \
+                     add a glob like this one there",
+                    app.glob
+                );
+                return Err(of_app(Fault::new(format!("{key}.match"), message)));
+            }
             matched.push((glob, change));
         }
         Ok(Rules::new(apps, defaults, matched))

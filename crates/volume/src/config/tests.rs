@@ -203,6 +203,10 @@ fn wrong_values_are_explained() {
             &["defaults.flush_interval_ms", "larger than age_max_ms"],
         ),
         ("apps = []", &["apps", "at least one"]),
+        (
+            "[[app]]\nmatch = \"mail/inbox\"\nclass = \"durable\"",
+            &["mail/inbox", "matches no app", "apps = [\"*\"]"],
+        ),
         ("apps = [\"/srv\"]", &["apps", "outer slashes"]),
         (
             "[defaults]\nclass = \"fast\"",
