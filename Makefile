@@ -84,6 +84,8 @@ install-sqlite: ## Install the SQLite extension and its header (PREFIX, DESTDIR)
 	install -D -m 644 crates/sqlite-extension/include/mobifs.h $(DESTDIR)$(PREFIX)/include/mobifs.h
 
 uninstall: ## Remove what install, install-lab and install-sqlite put there
+	@! ls $(DESTDIR)/etc/mobifs/adopted/*.json >/dev/null 2>&1 || \
+		{ echo "directories are adopted (mobifs adopt --list): mobifs unadopt DIR first" >&2; exit 1; }
 	rm -f $(DESTDIR)$(PREFIX)/bin/mobifs $(DESTDIR)$(PREFIX)/bin/mobifs-top $(DESTDIR)$(PREFIX)/bin/mobifs-lab
 	rm -f $(DESTDIR)$(PREFIX)/lib/mobifs/libmobifs_run.so
 	rmdir $(DESTDIR)$(PREFIX)/lib/mobifs 2>/dev/null || :
