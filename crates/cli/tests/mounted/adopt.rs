@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use rustix::fs::{IFlags, XattrFlags, ioctl_getflags, ioctl_setflags};
 
@@ -14,6 +14,29 @@ use crate::fixture::{
 };
 
 const FAILED: i32 = 1;
+
+/// A process in a directory, until it is dropped.
+struct User(Child);
+
+impl User {
+    fn of(directory: &Path) -> Self {
+        let mut command = Command::new("sleep");
+        let command = command.arg("1000").current_dir(directory);
+        let command = command.stdin(Stdio::null()).stdout(Stdio::null());
+        Self(command.stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        let _ended = self.0.kill();
+        let _ended = self.0.wait();
+    }
+}
 
 /// A directory to adopt, with notes of its own.
 struct Adoption {
@@ -76,9 +99,9 @@ impl Adoption {
         let mut command = Command::new(PROGRAM);
         command
             .arg(name)
-            .args(words)
             .arg("--notes")
-            .arg(self.notes());
+            .arg(self.notes())
+            .args(words);
         command.env("XDG_RUNTIME_DIR", "/nonexistent");
         command
     }
@@ -342,38 +365,23 @@ fn a_directory_in_use_is_refused_with_its_users() {
     needs_mounts!();
     let adoption = Adoption::with_files();
     let before = adoption.seen();
-    let sleep = |directory: &Path| {
-        let mut command = Command::new("sleep");
-        let command = command.arg("1000").current_dir(directory);
-        command.stdin(Stdio::null()).spawn().unwrap()
-    };
-    let mut user = sleep(&adoption.directory.join("app"));
-    let pid = user.id().to_string();
+    let user = User::of(&adoption.directory.join("app"));
     let refused = adoption.begin().output().unwrap();
-    fails(
-        &refused,
-        IN_USE,
-        &[
-            "is in use by",
-            &pid,
-            "working directory",
-            "End what uses it",
-        ],
-    );
+    let needles = [
+        "is in use by",
+        &user.pid(),
+        "working directory",
+        "End what uses it",
+    ];
+    fails(&refused, IN_USE, &needles);
     adoption.is_as_before(&before);
-    user.kill().unwrap();
-    user.wait().unwrap();
+    drop(user);
     adoption.adopt();
-    let mut user = sleep(&adoption.directory.join("app"));
-    let pid = user.id().to_string();
-    fails(
-        &adoption.unadopt(),
-        IN_USE,
-        &["stays adopted", &pid, "mobifs unadopt again"],
-    );
+    let user = User::of(&adoption.directory.join("app"));
+    let needles = ["stays adopted", &user.pid(), "mobifs unadopt again"];
+    fails(&adoption.unadopt(), IN_USE, &needles);
     assert_eq!(adoption.list()[0]["state"], "mounted");
-    user.kill().unwrap();
-    user.wait().unwrap();
+    drop(user);
     succeeds(&adoption.unadopt());
     adoption.is_as_before(&before);
 }
@@ -562,7 +570,7 @@ fn what_cannot_be_adopted_is_refused_and_stays() {
     succeeds(&Command::new("umount").arg(&inside).output().unwrap());
     // Beside adopted ones, and in mounts.
     adoption.adopt();
-    refuses(&adoption, &inside, FAILED, &["lies in the MobiFS mount"]);
+    refuses(&adoption, &inside, IN_USE, &["one lies in the other"]);
     succeeds(&mobifs(&["umount"], &directory));
     refuses(
         &adoption,

@@ -13,8 +13,8 @@ use super::durable::{cannot, make_directories, remove_file, replace_file, sync_d
 use super::note::{Note, Notes, configuration, escaped};
 use super::place::Place;
 use super::unit::{UnitText, init_text};
-use crate::arguments::{BootChoice, MountArguments};
-use crate::commands::mount;
+use crate::arguments::BootChoice;
+use crate::commands::tell;
 
 /// What mounts it when the machine or the session starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,6 +75,11 @@ impl Boot {
     }
 }
 
+/// This program's own file.
+fn program() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(cannot("find", Path::new("the program")))
+}
+
 /// Where the sockets of the user's own systemd are.
 fn user_runtime() -> Option<PathBuf> {
     let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -116,7 +121,7 @@ impl<'a> Starter<'a> {
 
     fn install_unit(&self) -> Result<(), Failure> {
         let (path, link) = (self.unit_file()?, self.unit_link()?);
-        let program = std::env::current_exe().map_err(cannot("find", Path::new("the program")))?;
+        let program = program()?;
         let text = UnitText {
             program: &program,
             place: self.place,
@@ -180,12 +185,32 @@ impl<'a> Starter<'a> {
             );
             return Err(Failure::new(Code::Failed, message));
         }
-        mount::run(&MountArguments {
-            options: vec![self.note.options().to_owned()],
-            store: self.place.store().to_owned(),
-            mountpoint: self.place.directory().to_owned(),
-            ..MountArguments::default()
-        })
+        self.mount_in_background()
+    }
+
+    /// By a process of its own: one that starts a daemon keeps nothing open.
+    fn mount_in_background(&self) -> Result<(), Failure> {
+        let program = program()?;
+        let mut command = Command::new(&program);
+        command.args(["mount", "-o", self.note.options(), "--"]);
+        command.arg(self.place.store()).arg(self.place.directory());
+        let output = command.output().map_err(cannot("start", &program))?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said: Vec<&str> = said
+            .lines()
+            .filter_map(|line| line.strip_prefix("mobifs: "))
+            .collect();
+        if output.status.success() {
+            said.iter().for_each(|line| tell(line));
+            return Ok(());
+        }
+        let code = Code::ALL
+            .into_iter()
+            .find(|code| output.status.code() == Some(code.number().into()));
+        let why = said
+            .last()
+            .map_or_else(|| output.status.to_string(), |line| (*line).to_owned());
+        Err(Failure::new(code.unwrap_or(Code::Failed), why))
     }
 
     /// What happens when the machine starts, in a sentence.
