@@ -214,6 +214,24 @@ impl Adoption {
         assert!(!self.notes().exists(), "no note stays");
     }
 
+    /// The same where the test has changed names in it itself.
+    #[track_caller]
+    fn is_as_before_but_times(&self, before: &BTreeMap<PathBuf, Seen>) {
+        let mut after = self.seen();
+        after.get_mut(&self.directory).unwrap().4 = before[&self.directory].4;
+        assert_eq!(&after, before);
+        assert!(!self.notes().exists(), "no note stays");
+    }
+
+    #[track_caller]
+    fn refuses(&self, directory: &Path, code: i32, needles: &[&str]) {
+        for flag in [None, Some("--dry-run")] {
+            let mut command = self.command("adopt", &["--boot", "none"]);
+            let output = command.args(flag).arg(directory).output().unwrap();
+            fails(&output, code, needles);
+        }
+    }
+
     /// As the table of mounts shows it.
     fn escaped(&self) -> PathBuf {
         self.directory
@@ -235,6 +253,11 @@ impl Drop for Adoption {
         }
         set_immutable(&self.directory, false);
     }
+}
+
+fn is_immutable(directory: &Path) -> bool {
+    let flags = File::open(directory).map(ioctl_getflags);
+    flags.is_ok_and(|flags| flags.is_ok_and(|flags| flags.contains(IFlags::IMMUTABLE)))
 }
 
 fn set_immutable(directory: &Path, is_immutable: bool) {
@@ -408,9 +431,7 @@ fn files_written_while_it_is_not_mounted_are_kept() {
     adoption.adopt();
     succeeds(&mobifs(&["umount"], &adoption.directory));
     let probe = fs::write(adoption.directory.join("probe"), "");
-    let is_protected = File::open(&adoption.directory).is_ok_and(|opened| {
-        ioctl_getflags(opened).is_ok_and(|flags| flags.contains(IFlags::IMMUTABLE))
-    });
+    let is_protected = is_immutable(&adoption.directory);
     assert_eq!(
         probe.is_err(),
         is_protected,
@@ -481,114 +502,78 @@ fn one_that_cannot_be_mounted_is_as_it_was() {
     adoption.is_as_before(&before);
 }
 
+/// Of a regression, a test should notice no more than that it would be done.
+const SYSTEM: [(&str, &str); 4] = [
+    ("/", "everything lies in it"),
+    ("/proc", "is a mount point"),
+    ("/usr", "cannot be adopted"),
+    ("/etc", "cannot be adopted"),
+];
+
 #[test]
-fn what_cannot_be_adopted_is_refused_and_stays() {
+fn what_is_no_directory_to_adopt_is_refused_and_stays() {
+    needs_mounts!();
+    let adoption = Adoption::with_files();
+    let before = adoption.seen();
+    for (directory, needle) in SYSTEM {
+        let mut command = adoption.command("adopt", &["--dry-run", directory]);
+        fails(&command.output().unwrap(), FAILED, &[needle, directory]);
+    }
+    let path = |name: &str| adoption.fixture.path(name);
+    let directory = &adoption.directory;
+    fs::write(path("file"), "").unwrap();
+    std::os::unix::fs::symlink(directory, path("link")).unwrap();
+    adoption.refuses(&path("file"), FAILED, &["is not a directory"]);
+    adoption.refuses(&path("link"), FAILED, &["symbolic link", "mobifs adopt"]);
+    adoption.refuses(&path("none"), FAILED, &["does not exist", "mkdir"]);
+    adoption.refuses(&path(""), FAILED, &["needed before it is mounted"]);
+    let store = adoption.store();
+    fs::create_dir(&store).unwrap();
+    adoption.refuses(directory, FAILED, &["is there already", "move it away"]);
+    fs::remove_dir(&store).unwrap();
+    fs::create_dir(directory.join(".mobifs")).unwrap();
+    adoption.refuses(directory, FAILED, &["is a MobiFS store", "mobifs recover"]);
+    fs::remove_dir(directory.join(".mobifs")).unwrap();
+    set_immutable(directory, true);
+    if is_immutable(directory) {
+        adoption.refuses(directory, FAILED, &["immutable", "chattr -i"]);
+    }
+    set_immutable(directory, false);
+    adoption.is_as_before_but_times(&before);
+}
+
+#[test]
+fn mounts_and_other_adopted_directories_are_refused_and_stay() {
     needs_mounts!();
     let mut adoption = Adoption::with_files();
     let before = adoption.seen();
-    let base = adoption.fixture.path("");
-    let refuses = |adoption: &Adoption, directory: &Path, code: i32, needles: &[&str]| {
-        for flag in [None, Some("--dry-run")] {
-            let mut command = adoption.command("adopt", &["--boot", "none"]);
-            fails(
-                &command.args(flag).arg(directory).output().unwrap(),
-                code,
-                needles,
-            );
-        }
-    };
-    let file = adoption.fixture.path("file");
-    fs::write(&file, "").unwrap();
-    let link = adoption.fixture.path("link");
-    std::os::unix::fs::symlink(&adoption.directory, &link).unwrap();
-    let directory = adoption.directory.clone();
-    refuses(
-        &adoption,
-        Path::new("/"),
-        FAILED,
-        &["everything lies in it"],
-    );
-    refuses(&adoption, Path::new("/proc"), FAILED, &["is a mount point"]);
-    refuses(
-        &adoption,
-        Path::new("/usr"),
-        FAILED,
-        &["/usr", "cannot be adopted"],
-    );
-    refuses(&adoption, &file, FAILED, &["is not a directory"]);
-    refuses(&adoption, &link, FAILED, &["symbolic link", "mobifs adopt"]);
-    refuses(
-        &adoption,
-        &adoption.fixture.path("none"),
-        FAILED,
-        &["does not exist", "mkdir"],
-    );
-    refuses(&adoption, &base, FAILED, &["needed before it is mounted"]);
-    let store = adoption.store();
-    fs::create_dir(&store).unwrap();
-    refuses(
-        &adoption,
-        &directory,
-        FAILED,
-        &["is there already", "move it away"],
-    );
-    fs::remove_dir(&store).unwrap();
-    fs::create_dir(directory.join(".mobifs")).unwrap();
-    refuses(
-        &adoption,
-        &directory,
-        FAILED,
-        &["is a MobiFS store", "mobifs recover"],
-    );
-    fs::remove_dir(directory.join(".mobifs")).unwrap();
-    set_immutable(&directory, true);
-    if ioctl_getflags(File::open(&directory).unwrap())
-        .unwrap()
-        .contains(IFlags::IMMUTABLE)
-    {
-        refuses(&adoption, &directory, FAILED, &["immutable", "chattr -i"]);
-    }
-    set_immutable(&directory, false);
+    let (directory, store) = (adoption.directory.clone(), adoption.store());
     let inside = directory.join("app");
-    adoption
-        .fixture
-        .mount_other(&["-t", "tmpfs", "none"], &inside);
-    refuses(
-        &adoption,
+    let words = ["-t", "tmpfs", "none"];
+    adoption.fixture.mount_other(&words, &inside);
+    adoption.refuses(
         &directory,
         IN_USE,
         &["app is mounted in", "unmount it first"],
     );
-    refuses(&adoption, &inside, FAILED, &["is a mount point (tmpfs)"]);
+    adoption.refuses(&inside, FAILED, &["is a mount point (tmpfs)"]);
     fs::create_dir(inside.join("deep")).unwrap();
-    refuses(
-        &adoption,
-        &inside.join("deep"),
-        FAILED,
-        &["in memory", "nothing to gain"],
-    );
+    let deep = inside.join("deep");
+    adoption.refuses(&deep, FAILED, &["in memory", "nothing to gain"]);
     succeeds(&Command::new("umount").arg(&inside).output().unwrap());
-    // Beside adopted ones, and in mounts.
     adoption.adopt();
-    refuses(&adoption, &inside, IN_USE, &["one lies in the other"]);
+    adoption.refuses(&inside, IN_USE, &["one lies in the other"]);
     succeeds(&mobifs(&["umount"], &directory));
-    refuses(
-        &adoption,
-        &store.join("app"),
-        IN_USE,
-        &["one lies in the other"],
-    );
+    adoption.refuses(&store.join("app"), IN_USE, &["one lies in the other"]);
     succeeds(&adoption.unadopt());
     adoption.fixture.mount(&[]);
     let mountpoint = adoption.fixture.mountpoint.clone();
-    refuses(
-        &adoption,
-        &mountpoint,
-        IN_USE,
-        &["is a MobiFS mount already"],
+    adoption.refuses(&mountpoint, IN_USE, &["is a MobiFS mount already"]);
+    fs::create_dir(mountpoint.join("in it")).unwrap();
+    adoption.refuses(
+        &mountpoint.join("in it"),
+        FAILED,
+        &["lies in the MobiFS mount"],
     );
-    let mut after = adoption.seen();
-    // What the test itself did to it.
-    after.get_mut(&directory).unwrap().4 = before[&directory].4;
-    assert_eq!(after, before);
+    adoption.is_as_before_but_times(&before);
 }

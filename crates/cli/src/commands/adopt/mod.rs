@@ -59,6 +59,11 @@ pub(crate) fn adopt(arguments: &AdoptArguments) -> Result<ExitCode, Failure> {
         }
         .map(|()| ExitCode::SUCCESS);
     }
+    if found.is_none() {
+        // Before anything is made, the directory of notes included.
+        new_note(&place, arguments)?;
+        examine::examine(&place, &notes)?;
+    }
     let lock = notes.lock()?;
     let result = match notes.find(&place)? {
         Some(note) => go_on(&place, note, &notes, lock, arguments),
@@ -144,7 +149,7 @@ fn new_note(place: &Place, arguments: &AdoptArguments) -> Result<Note, Failure> 
         options.push(format!("config={path}"));
     }
     let options = options.join(",");
-    let parsed = Options::parse(&[options.clone()], false)?;
+    let parsed = Options::parse(std::slice::from_ref(&options), false)?;
     if parsed.remount || parsed.nonempty || parsed.mount.read_only {
         return Err(Failure::new(
             Code::Usage,
