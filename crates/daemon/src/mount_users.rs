@@ -115,23 +115,49 @@ pub fn users_of_directory(directory: &Path) -> Vec<MountUser> {
         .map(|mount| MountUser::Mount(mount.mountpoint.clone()))
         .collect();
     let own = std::process::id().to_string();
-    let mut namespaces: BTreeSet<_> = fs::read_link("/proc/self/ns/mnt").into_iter().collect();
     users.extend(processes(|process| {
-        if process.file_name().is_some_and(|pid| *pid == *own) {
-            return None;
-        }
-        use_below(process, directory).or_else(|| {
-            let namespace = fs::read_link(process.join("ns/mnt")).ok()?;
-            namespaces.insert(namespace).then_some(())?;
-            let table = read_mount_table(process.join("mountinfo")).ok()?;
-            let copy = table.iter().find(shows_it)?;
-            let place = copy.mountpoint.display();
-            Some(format!(
-                "a mount of a part of it at {place} in its mount namespace"
-            ))
-        })
+        let is_other = process.file_name().is_some_and(|pid| *pid != *own);
+        is_other.then(|| use_below(process, directory)).flatten()
+    }));
+    users.extend(in_other_namespaces(|table| {
+        let copy = table.iter().find(shows_it)?;
+        let place = copy.mountpoint.display();
+        Some(format!(
+            "a mount of a part of it at {place} in its mount namespace"
+        ))
     }));
     users
+}
+
+/// Where else the filesystem of a mount is mounted, in any mount namespace that this process may see: bind mounts, such as
+/// those of containers, which keep it when the mount itself goes. Not the copies of the mount in other
+/// namespaces, which go with it.
+pub fn mounts_elsewhere(mount: &MountEntry) -> Vec<MountUser> {
+    let is_elsewhere =
+        |other: &&MountEntry| other.has_device_of(mount) && other.mountpoint != mount.mountpoint;
+    let table = mounts().unwrap_or_default();
+    let here = table.iter().filter(is_elsewhere);
+    let mut users: Vec<MountUser> = here
+        .map(|other| MountUser::Mount(other.mountpoint.clone()))
+        .collect();
+    users.extend(in_other_namespaces(|table| {
+        let other = table.iter().find(is_elsewhere)?;
+        let place = other.mountpoint.display();
+        Some(format!("a mount of it at {place} in its mount namespace"))
+    }));
+    users
+}
+
+/// A process of each other mount namespace for whose table of mounts `what` returns a description.
+fn in_other_namespaces(what: impl Fn(&[MountEntry]) -> Option<String>) -> Vec<MountUser> {
+    let own = fs::read_link("/proc/self/ns/mnt");
+    let mut namespaces: BTreeSet<_> = own.into_iter().collect();
+    processes(|process| {
+        let namespace = fs::read_link(process.join("ns/mnt")).ok()?;
+        // All processes of a namespace see the same.
+        namespaces.insert(namespace).then_some(())?;
+        what(&read_mount_table(process.join("mountinfo")).ok()?)
+    })
 }
 
 /// What a process has in a directory, by the names that the kernel shows.

@@ -421,6 +421,16 @@ fn a_part_that_is_mounted_elsewhere_is_a_use() {
     adoption.fixture.mount_other(&words, &elsewhere);
     let refused = adoption.begin().output().unwrap();
     fails(&refused, IN_USE, &["the mount at", "elsewhere"]);
+    succeeds(&Command::new("umount").arg(&elsewhere).output().unwrap());
+    // Of the mount itself, as with the volume of a container: unmounted, it would live on there.
+    adoption.adopt();
+    let words = ["--bind", inner.to_str().unwrap()];
+    adoption.fixture.mount_other(&words, &elsewhere);
+    let needles = ["elsewhere", "stays adopted"];
+    fails(&adoption.unadopt(), IN_USE, &needles);
+    assert!(adoption.is_served());
+    succeeds(&Command::new("umount").arg(&elsewhere).output().unwrap());
+    succeeds(&adoption.unadopt());
 }
 
 #[test]

@@ -25,6 +25,7 @@ pub(super) fn unmount(place: &Place) -> Result<(), Failure> {
     if !place.is_served()? {
         return Ok(());
     }
+    users::refuse_mounts_elsewhere(place)?;
     journald::step_aside(place.directory());
     let arguments = UmountArguments {
         lazy: false,

@@ -90,8 +90,19 @@ pub(crate) fn unadopt(arguments: &UnadoptArguments) -> Result<(), Failure> {
             printable_path(place.store())
         ));
     }
-    take_back(&place, note, &notes)?;
+    take_back(&place, note, &notes).map_err(|failure| again(&place, &notes, failure))?;
     print(&format!("{shown} is an ordinary directory again\n"))
+}
+
+/// The failure, with what to do where it is on the way.
+fn again(place: &Place, notes: &Notes, failure: Failure) -> Failure {
+    let note = notes.find(place).ok().flatten();
+    if note.is_none_or(|note| note.direction() == Direction::Adopt) {
+        return failure;
+    }
+    let shown = place.directory().display();
+    let message = format!("{}; then run mobifs unadopt {shown} again", failure.message);
+    Failure::new(failure.code, message)
 }
 
 fn not_adopted(place: &Place) -> Failure {

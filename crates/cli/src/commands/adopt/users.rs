@@ -8,7 +8,9 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mobifs_daemon::{Code, Failure, MountUser, describe, users_of, users_of_directory};
+use mobifs_daemon::{
+    Code, Failure, MountUser, describe, mounts_elsewhere, users_of, users_of_directory,
+};
 
 use super::place::Place;
 
@@ -44,6 +46,16 @@ pub(super) fn refuse(place: &Place, path: &Path, at_boot_helps: bool) -> Result<
     ))
 }
 
+/// Fails if the mount's filesystem would live on when the mount itself has gone, as in a container.
+pub(super) fn refuse_mounts_elsewhere(place: &Place) -> Result<(), Failure> {
+    let mount = place.mounted()?;
+    let users = mount.as_ref().map(mounts_elsewhere).unwrap_or_default();
+    if users.is_empty() {
+        return Ok(());
+    }
+    Err(stays(place, &users))
+}
+
 /// The mount is in use, so it stays.
 pub(super) fn still_there(place: &Place, failure: Failure) -> Failure {
     let mount = place.mounted().ok().flatten();
@@ -51,11 +63,15 @@ pub(super) fn still_there(place: &Place, failure: Failure) -> Failure {
     if failure.code != Code::InUse || users.is_empty() {
         return failure;
     }
-    let shown = place.directory().display();
+    stays(place, &users)
+}
+
+fn stays(place: &Place, users: &[MountUser]) -> Failure {
     let message = format!(
-        "{shown} is in use by {}, and stays adopted. {}, and run mobifs unadopt again",
-        describe(&users),
-        what_to_do(&users)
+        "{} is in use by {}, and stays adopted. {}, and run mobifs unadopt again",
+        place.directory().display(),
+        describe(users),
+        what_to_do(users)
     );
     Failure::new(Code::InUse, message)
 }
