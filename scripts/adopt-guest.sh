@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # `mobifs adopt` under the real systemd and journald, in a guest: Debian's kernel boots in QEMU with this machine's
 # files over a disk that keeps /etc and /var. /var/log is adopted while a service writes there, the power is cut, the
-# machine is switched off, the directory comes back, is adopted by the next start, and then the power is cut in the
-# middle of adoptions, at random moments.
+# machine is switched off, the directory comes back, is adopted by the next start; a user adopts a cache by a systemd of
+# their own; and then the power is cut in the middle of adoptions, at random moments.
 #
 #   scripts/adopt-guest.sh [CUTS [SECONDS]]
 #
@@ -42,6 +42,6 @@ phase() {
   }
 }
 
-for name in adopt after-cut after-poweroff at-boot; do phase "$name"; done
+for name in adopt after-cut after-poweroff at-boot user; do phase "$name"; done
 for number in $(seq "$CUTS"); do phase "cut-$number"; done
 phase end

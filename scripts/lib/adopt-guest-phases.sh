@@ -102,6 +102,36 @@ phase_at_boot() {
   switch_off
 }
 
+# tester COMMAND...: as a user with a systemd of their own.
+tester() { runuser -u tester -- env XDG_RUNTIME_DIR=/run/user/4242 HOME=/var/tester "$@"; }
+
+phase_user() {
+  local cache=/var/tester/.cache unit=mobifs-adopted-var-tester-.cache.service main
+  useradd -m -d /var/tester -u 4242 tester || failed "no user can be added"
+  loginctl enable-linger tester || failed "no linger"
+  until_true "the user's systemd" 120 systemctl is-active user@4242.service
+  tester sh -c "mkdir -p $cache/app && echo first >$cache/app/file"
+  tester mobifs adopt "$cache" || failed "a user cannot adopt"
+  tester systemctl --user is-active --quiet "$unit" || failed "the user's unit does not serve it"
+  tester sh -c "echo second >>$cache/app/file"
+  main=$(tester systemctl --user show --property MainPID --value "$unit")
+  kill -KILL "$main"
+  until_true "the next daemon" 60 sh -c "runuser -u tester -- env XDG_RUNTIME_DIR=/run/user/4242 \
+    systemctl --user show -p NRestarts --value $unit | grep -qx 1"
+  until_true "it is served again" 60 tester grep -q second "$cache/app/file"
+  systemctl stop user@4242.service
+  findmnt "$cache" && failed "the mount has outlived the session"
+  systemctl start user@4242.service
+  until_true "it is mounted with the session" 60 findmnt "$cache"
+  [ "$(tester cat "$cache/app/file" | tr '\n' ' ')" = "first second " ] || failed "the session's end loses a change"
+  tester mobifs unadopt "$cache" || failed "it does not come back"
+  [ "$(tr '\n' ' ' <"$cache/app/file")" = "first second " ] || failed "files have changed"
+  [ ! -e "$cache.mobifs-store" ] && [ ! -e "$cache/.mobifs" ] || failed "there is still a store"
+  find /var/tester/.config -name '*mobifs*' | grep . && failed "there is still a note or a unit"
+  say "a user's cache, by a systemd of their own: its daemon killed, the session ended and begun again, and back"
+  switch_off
+}
+
 # After a cut: with either command all is there. Then one adoption or return, and a cut in the middle of it.
 phase_cut() {
   systemctl stop writer.service

@@ -288,11 +288,10 @@ fn a_directory_is_adopted_and_comes_back_with_what_was_written() {
     let again = adoption.adopt_again();
     succeeds(&again);
     assert!(String::from_utf8_lossy(&again.stdout).contains("is adopted already"));
-    fails(
-        &adoption.begin().output().unwrap(),
-        2,
-        &["is adopted already", "mobifs unadopt"],
-    );
+    adoption.adopt();
+    let mut otherwise = adoption.command("adopt", &["-o", "noatime"]);
+    let refused = otherwise.arg(&adoption.directory).output().unwrap();
+    fails(&refused, 2, &["is adopted already", "mobifs unadopt"]);
     fs::write(adoption.directory.join("app/new"), "through the mount").unwrap();
     succeeds(&adoption.unadopt());
     let new = adoption.directory.join("app/new");
@@ -465,6 +464,29 @@ fn files_written_while_it_is_not_mounted_are_kept() {
         let meanwhile = fs::read_to_string(path("written-meanwhile-1/taken")).unwrap();
         assert_eq!(meanwhile, "meanwhile");
         let _done = mounted.then(|| succeeds(&adoption.unadopt()));
+    }
+}
+
+/// On a root that is in memory, the note goes with it at each start.
+#[test]
+fn what_is_adopted_is_known_without_its_note() {
+    needs_mounts!();
+    let adoption = Adoption::with_files();
+    let before = adoption.seen();
+    for is_mounted in [true, false] {
+        adoption.adopt();
+        if !is_mounted {
+            succeeds(&mobifs(&["umount"], &adoption.directory));
+        }
+        fs::remove_dir_all(adoption.notes()).unwrap();
+        let plan = adoption.begin().arg("--dry-run").output().unwrap();
+        succeeds(&plan);
+        assert!(!adoption.notes().exists());
+        adoption.adopt();
+        assert_eq!(adoption.list()[0]["state"], "mounted");
+        fs::remove_dir_all(adoption.notes()).unwrap();
+        succeeds(&adoption.unadopt());
+        adoption.is_as_before(&before);
     }
 }
 

@@ -51,7 +51,7 @@ pub(crate) fn adopt(arguments: &AdoptArguments) -> Result<ExitCode, Failure> {
         return Ok(finish(directory, &notes));
     }
     let place = Place::find(directory)?;
-    let found = notes.find(&place)?;
+    let found = found(&place, &notes, || new_note(&place, arguments))?;
     if arguments.dry_run {
         return match found {
             Some(note) => list::show_one(&place, &note, &notes),
@@ -65,7 +65,7 @@ pub(crate) fn adopt(arguments: &AdoptArguments) -> Result<ExitCode, Failure> {
         examine::examine(&place, &notes)?;
     }
     let lock = notes.lock()?;
-    let result = match notes.find(&place)? {
+    let result = match notes.find(&place)?.or(found) {
         Some(note) => go_on(&place, note, &notes, lock, arguments),
         None => begin(&place, &notes, lock, arguments),
     };
@@ -76,12 +76,27 @@ pub(crate) fn adopt(arguments: &AdoptArguments) -> Result<ExitCode, Failure> {
     result.map(|()| ExitCode::SUCCESS)
 }
 
+/// The note of a place; a new one where it has been lost, as on a root that forgets, and the directories show
+/// that it is adopted.
+fn found(
+    place: &Place,
+    notes: &Notes,
+    new: impl FnOnce() -> Result<Note, Failure>,
+) -> Result<Option<Note>, Failure> {
+    let note = notes.find(place)?;
+    if note.is_none() && place.is_exchanged() && place.is_mount_point()? {
+        return new().map(Some);
+    }
+    Ok(note)
+}
+
 pub(crate) fn unadopt(arguments: &UnadoptArguments) -> Result<(), Failure> {
     arm_fault_points();
     let notes = Notes::of_user(arguments.notes.as_deref())?;
     let place = Place::find_adopted(&arguments.directory)?;
     let shown = printable_path(place.directory());
-    let Some(note) = notes.find(&place)? else {
+    let new = || Ok(Note::new(&place, Boot::Nothing, "rw"));
+    let Some(note) = found(&place, &notes, new)? else {
         return Err(not_adopted(&place));
     };
     if arguments.dry_run {
@@ -208,14 +223,15 @@ fn go_on(
     arguments: &AdoptArguments,
 ) -> Result<(), Failure> {
     let shown = place.directory().display();
-    let has_wishes = !arguments.options.is_empty()
-        || arguments.config.is_some()
-        || arguments.boot != BootChoice::Auto;
-    if has_wishes {
+    let wished = new_note(place, arguments)?;
+    let has_options = !arguments.options.is_empty() || arguments.config.is_some();
+    let has_boot = arguments.boot != BootChoice::Auto;
+    if has_options && wished.options() != note.options() || has_boot && wished.boot() != note.boot()
+    {
         return Err(Failure::new(
             Code::Usage,
             format!(
-                "{shown} is adopted already, with -o {}: to change that, mobifs unadopt {shown} first",
+                "{shown} is adopted already, otherwise, with -o {}: to change that, mobifs unadopt {shown} first",
                 note.options()
             ),
         ));

@@ -165,6 +165,19 @@ impl Place {
         Ok(mount.is_some_and(|mount| mount.has_subtype("mobifs")))
     }
 
+    /// Whether the directory can be, or is, the mount point of the store: it is empty, or the store is mounted there.
+    ///
+    /// # Errors
+    /// As [`Place::mounted`].
+    pub(super) fn is_mount_point(&self) -> Result<bool, Failure> {
+        Ok(match self.mounted()? {
+            Some(mount) => mount.has_subtype("mobifs") && mount.source == self.store,
+            None => Directory::open(&self.directory)
+                .and_then(|directory| directory.names())
+                .is_ok_and(|names| names.is_empty()),
+        })
+    }
+
     /// Whether this path lies in one of the directories, or one of them in it.
     pub(super) fn overlaps(&self, other: &Path) -> bool {
         [&self.directory, &self.store]

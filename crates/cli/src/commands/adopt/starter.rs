@@ -150,9 +150,18 @@ impl<'a> Starter<'a> {
                 for path in [self.unit_link()?, self.unit_file()?] {
                     remove_file(&path).map_err(cannot("remove", &path))?;
                 }
-                // Made by the installation, unless others are in use; those of the system stay.
+                // Directories that were made for it and have nothing else. Those of the system stay.
                 let link = self.unit_link()?;
-                let _others_use_it = link.parent().map(fs::remove_dir);
+                let above = if self.note.boot() == Boot::UserUnit {
+                    3
+                } else {
+                    1
+                };
+                let _others_use_it = link
+                    .ancestors()
+                    .skip(1)
+                    .take(above)
+                    .try_for_each(fs::remove_dir);
                 // Without systemd there is nothing that knows the unit.
                 let _known_until_next_start = self.systemctl(&["daemon-reload"]);
                 Ok(())
