@@ -26,10 +26,12 @@ journal_is_there() {
 # Known files, for what must not change.
 sums() { (cd "$LOG" && find kept -type f -print0 | sort -z | xargs -0 sha256sum); }
 
+is_noted() { ls /etc/mobifs/adopted/*.json >/dev/null 2>&1; }
+
 is_ordinary() {
   is_mounted && failed "$LOG is still a mount"
   [ ! -e "$LOG.mobifs-store" ] && [ ! -e "$LOG/.mobifs" ] || failed "there is still a store"
-  [ ! -e /etc/mobifs ] || failed "there is still a note: $(find /etc/mobifs)"
+  is_noted && failed "there is still a note"
   ls /etc/systemd/system | grep -q mobifs && failed "there is still a unit"
   sums | cmp -s - /root/sums || failed "files have changed"
 }
@@ -135,15 +137,16 @@ phase_user() {
 # After a cut: with either command all is there. Then one adoption or return, and a cut in the middle of it.
 phase_cut() {
   systemctl stop writer.service
+  mobifs adopt --list
   if is_mounted; then
     sums | cmp -s - /root/sums || failed "files have changed"
   fi
-  if [ $((RANDOM % 2)) = 0 ] && [ -e /etc/mobifs ]; then
+  if [ $((RANDOM % 2)) = 0 ] && is_noted; then
     mobifs adopt "$LOG" || failed "it does not go on"
     is_mounted || failed "nothing is mounted"
     sums | cmp -s - /root/sums || failed "files have changed"
   fi
-  if [ -e /etc/mobifs ]; then
+  if is_noted; then
     mobifs unadopt "$LOG" || failed "it does not go back"
   fi
   is_ordinary
@@ -152,7 +155,7 @@ phase_cut() {
     mobifs adopt "$LOG" >/dev/null || failed "it is not adopted"
     command=unadopt
   fi
-  pause=$(printf '%d.%03d' $((RANDOM % 3)) $((RANDOM % 1000)))
+  pause=$(printf '%d.%03d' $((RANDOM % 8)) $((RANDOM % 1000)))
   say "power is cut $pause s after $command begins"
   mobifs "$command" "$LOG" >/dev/null 2>&1 &
   say "all of $PHASE"
@@ -163,7 +166,10 @@ phase_cut() {
 
 phase_end() {
   systemctl stop writer.service
-  [ ! -e /etc/mobifs ] || mobifs unadopt "$LOG" || failed "it does not go back"
+  mobifs adopt --list
+  if is_noted; then
+    mobifs unadopt "$LOG" || failed "it does not go back"
+  fi
   is_ordinary
   say "after all cuts an ordinary directory with all files"
   switch_off

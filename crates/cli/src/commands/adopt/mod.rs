@@ -97,6 +97,8 @@ pub(crate) fn unadopt(arguments: &UnadoptArguments) -> Result<(), Failure> {
     let shown = printable_path(place.directory());
     let new = || Ok(Note::new(&place, Boot::Nothing, "rw"));
     let Some(note) = found(&place, &notes, new)? else {
+        // A power cut may have left its directory alone.
+        notes.remove(&place)?;
         return Err(not_adopted(&place));
     };
     if arguments.dry_run {
