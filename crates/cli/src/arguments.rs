@@ -321,7 +321,7 @@ pub(crate) struct AdoptArguments {
     #[arg(long, conflicts_with_all = ["dry_run", "at_boot", "config", "options", "boot", "directory"])]
     pub(crate) list: bool,
     /// As JSON
-    #[arg(long, requires = "list")]
+    #[arg(long, requires = "list", conflicts_with = "directory")]
     pub(crate) json: bool,
     /// Do it when the machine, or the session of an ordinary user, starts next, before programs use the directory
     #[arg(long, conflicts_with = "dry_run")]
