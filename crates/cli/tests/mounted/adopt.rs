@@ -534,6 +534,37 @@ fn one_that_cannot_be_mounted_is_as_it_was() {
     adoption.is_as_before(&before);
 }
 
+/// `dist/init/S50mobifs` did not find mounts with spaces in their names, and left them to the end of the machine.
+#[test]
+fn a_file_for_other_init_systems_mounts_and_unmounts() {
+    needs_mounts!();
+    let adoption = Adoption::with_files();
+    let before = adoption.seen();
+    let mut command = adoption.command("adopt", &["--boot", "init"]);
+    succeeds(&command.arg(&adoption.directory).output().unwrap());
+    let init = |what: &str| {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/init/S50mobifs");
+        let programs = Path::new(PROGRAM).parent().unwrap().display();
+        let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
+        let mut command = Command::new("sh");
+        command.args([script, what]).env("PATH", path);
+        command.env(
+            "MOBIFS_CONFIGURATIONS",
+            adoption.fixture.path("config/mobifs"),
+        );
+        succeeds(&command.output().unwrap());
+    };
+    for _ in ["one start", "another"] {
+        init("stop");
+        assert!(!adoption.is_served());
+        init("start");
+        assert!(adoption.is_served());
+    }
+    succeeds(&adoption.unadopt());
+    adoption.is_as_before(&before);
+    assert!(!adoption.fixture.path("config").join("mobifs").exists());
+}
+
 /// Of a regression, a test should notice no more than that it would be done.
 const SYSTEM: [(&str, &str); 4] = [
     ("/", "everything lies in it"),
