@@ -260,6 +260,13 @@ fn is_immutable(directory: &Path) -> bool {
     flags.is_ok_and(|flags| flags.is_ok_and(|flags| flags.contains(IFlags::IMMUTABLE)))
 }
 
+fn can_be_immutable(directory: &Path) -> bool {
+    set_immutable(directory, true);
+    let can = is_immutable(directory);
+    set_immutable(directory, false);
+    can
+}
+
 fn set_immutable(directory: &Path, is_immutable: bool) {
     let Ok(opened) = File::open(directory) else {
         return;
@@ -506,6 +513,9 @@ fn the_condition_of_a_unit_brings_to_its_end_what_was_cut_short() {
     for _ in ["first start", "a later one"] {
         succeeds(&finish());
         assert!(adoption.store().join("top").exists() && !adoption.is_served());
+        // As one that was cut short before it could protect it.
+        assert!(is_immutable(&adoption.directory) || !can_be_immutable(&adoption.store()));
+        set_immutable(&adoption.directory, false);
     }
     succeeds(&adoption.adopt_again());
     // A daemon that takes over.

@@ -33,7 +33,7 @@ pub(super) fn examine(place: &Place, notes: &Notes) -> Result<(), Failure> {
 
 /// It is no mount point, and has none in it: renaming it would take them along, and a store does not show
 /// them.
-fn without_mounts(place: &Place) -> Result<(), Failure> {
+pub(super) fn without_mounts(place: &Place) -> Result<(), Failure> {
     let directory = place.directory();
     let table = mounts().map_err(cannot("look for mounts in", directory))?;
     let shown = directory.display();

@@ -13,6 +13,7 @@
 use mobifs_daemon::{ConfigText, Failure, predecessor, raise_limits};
 use mobifs_volume::{OpenOptions, OpenedStore, fault_point};
 
+use super::examine;
 use super::mount_point::{Held, bring_meanwhile, exchange, keeping_times, make, protect};
 use super::place::{Place, refused};
 use super::starter::Starter;
@@ -29,8 +30,11 @@ pub(super) fn move_files(
     starter: Option<&Starter<'_>>,
 ) -> Result<(), Failure> {
     if place.is_exchanged() {
+        protect(place.directory(), true)?;
         return starter.map_or(Ok(()), Starter::install);
     }
+    // One that is done at the next start may have become another since.
+    examine::without_mounts(place)?;
     users::refuse(place, place.directory(), true)?;
     make_store(place, options)?;
     fault_point("adopt-store");
@@ -42,12 +46,13 @@ pub(super) fn move_files(
     fault_point("adopt-boot");
     exchange(place)?;
     fault_point("adopt-exchange");
+    protect(place.directory(), true)?;
     // Those that came between the first look and the exchange.
-    if let Err(failure) = users::refuse(place, place.store(), true) {
+    users::refuse(place, place.store(), true).or_else(|failure| {
+        protect(place.directory(), false)?;
         exchange(place)?;
-        return Err(failure);
-    }
-    protect(place.directory(), true)
+        Err(failure)
+    })
 }
 
 /// Makes the directory a store, whose journal is empty; it has what it had.
