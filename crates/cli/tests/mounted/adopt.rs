@@ -474,6 +474,43 @@ fn files_written_while_it_is_not_mounted_are_kept() {
     }
 }
 
+/// Names cannot be moved between subvolumes: `.mobifs` could not be taken out.
+#[test]
+fn a_subvolume_of_btrfs_is_adopted_and_comes_back() {
+    needs_mounts!();
+    let mut adoption = Adoption::new();
+    let has_btrfs = Command::new("btrfs").arg("--version").output().is_ok();
+    if !mobifs_skip::can((!has_btrfs).then_some("no btrfs-progs")) {
+        return;
+    }
+    let (image, disk) = (
+        adoption.fixture.path("image"),
+        adoption.fixture.directory("disk"),
+    );
+    File::create(&image).unwrap().set_len(300 << 20).unwrap();
+    succeeds(&Command::new("mkfs.btrfs").arg(&image).output().unwrap());
+    let words = ["-o", "loop", image.to_str().unwrap()];
+    adoption.fixture.mount_other(&words, &disk);
+    adoption.directory = disk.join("subvolume");
+    adoption.fixture.unmount_at_end(&disk.join("subvolume"));
+    let mut create = Command::new("btrfs");
+    create
+        .args(["subvolume", "create"])
+        .arg(&adoption.directory);
+    succeeds(&create.output().unwrap());
+    fs::write(adoption.directory.join("file"), "kept").unwrap();
+    let before = adoption.seen();
+    adoption.adopt();
+    assert!(adoption.is_served());
+    succeeds(&adoption.unadopt());
+    adoption.is_as_before(&before);
+    assert_eq!(
+        fs::read_dir(&disk).unwrap().count(),
+        1,
+        "nothing is beside it"
+    );
+}
+
 /// On a root that is in memory, the note goes with it at each start.
 #[test]
 fn what_is_adopted_is_known_without_its_note() {

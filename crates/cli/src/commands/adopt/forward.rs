@@ -14,7 +14,9 @@ use mobifs_daemon::{ConfigText, Failure, predecessor, raise_limits};
 use mobifs_volume::{OpenOptions, OpenedStore, fault_point};
 
 use super::examine;
-use super::mount_point::{Held, bring_meanwhile, exchange, keeping_times, make, protect};
+use super::mount_point::{
+    Held, bring_meanwhile, exchange, keeping_times, make, protect, remove_leavings,
+};
 use super::place::{Place, refused};
 use super::starter::Starter;
 use super::users;
@@ -63,6 +65,7 @@ fn make_store(place: &Place, options: &str) -> Result<(), Failure> {
     let config = ConfigText::load(options.config.as_deref())?;
     let open = OpenOptions::new(&config.config);
     keeping_times(directory, || {
+        remove_leavings(directory)?;
         let opened = predecessor::for_command(directory, predecessor::WAIT_DEFAULT, || {
             OpenedStore::open(directory, &open)
         })?;

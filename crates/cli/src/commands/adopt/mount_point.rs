@@ -16,7 +16,7 @@ use super::durable::cannot;
 use super::place::{OWN_DIRECTORY, Place, refused};
 use crate::commands::tell;
 
-/// What `.mobifs` is called in it, when it is to be deleted.
+/// What `.mobifs` is called when it is to be deleted.
 const REMOVED: &str = ".mobifs-removed";
 /// Where files go whose names are taken.
 const MEANWHILE: &str = "written-meanwhile";
@@ -35,7 +35,6 @@ pub(super) fn make(place: &Place) -> Result<(), Failure> {
         other => other.map_err(cannot("make", path))?,
     }
     let made = opened(path)?;
-    remove_leavings(&made, path)?;
     if !made.names().map_err(cannot("list", path))?.is_empty() {
         return Err(refused(&format!(
             "{} has files in it, and is to be empty: move them away",
@@ -184,47 +183,44 @@ pub(super) fn keep(place: &Place, name: &str, new: &str) -> Result<String, Failu
     )))
 }
 
-/// Takes `.mobifs` out of the directory of the files, and deletes it with the mount point, which has the store's
-/// name by then.
+/// Deletes `.mobifs` in the directory of the files, and the mount point, which has the store's name by then.
 ///
 /// # Errors
 /// Something cannot be removed.
 pub(super) fn remove(place: &Place) -> Result<(), Failure> {
-    let path = place.store();
-    let parent = place.opened_parent()?;
-    if place.is_prepared() {
-        match parent.make(place.store_name()) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            other => other.map_err(cannot("make", path))?,
-        }
-        let (files, mount_point) = (opened(place.directory())?, opened(path)?);
-        remove_leavings(&mount_point, path)?;
-        let (own, removed) = (OsStr::new(OWN_DIRECTORY), OsStr::new(REMOVED));
-        keeping_times(place.directory(), || {
+    let (directory, path) = (place.directory(), place.store());
+    let (own, removed) = (OsStr::new(OWN_DIRECTORY), OsStr::new(REMOVED));
+    keeping_times(directory, || {
+        let files = opened(directory)?;
+        remove_leavings(directory)?;
+        if place.is_prepared() {
+            // In one step it is none any more: what is deleted in part is no store.
             files
-                .move_out(own, &mount_point, removed)
+                .move_out(own, &files, removed)
                 .and_then(|()| files.sync())
-                .map_err(cannot("remove", &place.own_in_directory()))
-        })?;
-    }
+                .map_err(cannot("remove", &place.own_in_directory()))?;
+            remove_leavings(directory)?;
+        }
+        Ok(())
+    })?;
     if path.symlink_metadata().is_err() {
         return Ok(());
     }
-    let mount_point = opened(path)?;
-    remove_leavings(&mount_point, path)?;
-    drop(mount_point);
-    bring(path, place.directory())?;
-    parent
+    bring(path, directory)?;
+    place
+        .opened_parent()?
         .remove_empty(place.store_name())
         .map_err(cannot("remove", path))
 }
 
 /// Deletes what was `.mobifs` once, as far as it is there.
-fn remove_leavings(mount_point: &Directory, path: &Path) -> Result<(), Failure> {
-    if mount_point.has_directory(REMOVED) {
-        mount_point
+pub(super) fn remove_leavings(directory: &Path) -> Result<(), Failure> {
+    let files = opened(directory)?;
+    if files.has_directory(REMOVED) {
+        files
             .remove_tree(REMOVED)
-            .map_err(cannot("remove", &path.join(REMOVED)))?;
+            .and_then(|()| files.sync())
+            .map_err(cannot("remove", &directory.join(REMOVED)))?;
     }
     Ok(())
 }
