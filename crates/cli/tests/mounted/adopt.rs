@@ -370,6 +370,27 @@ fn after_a_kill_at_any_step_both_ways_are_open() {
     }
 }
 
+/// In the middle of deleting what is MobiFS's own: it is no store any more.
+#[test]
+fn what_is_deleted_in_part_is_deleted_by_both_ways() {
+    needs_mounts!();
+    let adoption = Adoption::with_files();
+    let before = adoption.seen();
+    for goes_on in [false, true] {
+        adoption.adopt();
+        let mut back = adoption.command("unadopt", &[]);
+        adoption.killed_at("unadopt-renamed", back.arg(&adoption.directory));
+        let removed = adoption.directory.join(".mobifs-removed");
+        assert!(removed.is_dir() && !adoption.directory.join(".mobifs").exists());
+        if goes_on {
+            succeeds(&adoption.adopt_again());
+            assert!(adoption.is_served() && !removed.exists());
+        }
+        succeeds(&adoption.unadopt());
+        adoption.is_as_before_but_times(&before);
+    }
+}
+
 #[test]
 fn what_a_killed_mount_had_committed_is_there_afterwards() {
     needs_mounts!();

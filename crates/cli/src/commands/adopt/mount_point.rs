@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use mobifs_daemon::Failure;
+use mobifs_volume::fault_point;
 
 use super::directory::Directory;
 use super::durable::cannot;
@@ -199,6 +200,7 @@ pub(super) fn remove(place: &Place) -> Result<(), Failure> {
                 .move_out(own, &files, removed)
                 .and_then(|()| files.sync())
                 .map_err(cannot("remove", &place.own_in_directory()))?;
+            fault_point("unadopt-renamed");
             remove_leavings(directory)?;
         }
         Ok(())
