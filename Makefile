@@ -24,7 +24,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 	package-check memory-floor sizes site session replay demo test check explore lint test-32bit targets bench \
 	bench-flash bench-native bench-sqlite-vfs bench-neighbours bench-together bench-record sim-native \
 	bench-recovery bench-responsiveness fuzz tsan room room-f2fs crash-campaign crash-campaign-disks \
-	crash-campaign-f2fs native-campaign native-guest native-systemd systemd-check kill-campaign kill-search \
+	crash-campaign-f2fs native-campaign native-guest native-systemd adopt-guest systemd-check kill-campaign kill-search \
 	poison-campaign postmark-cuts flash-campaign defrag-campaign defrag-comparison frag-f2fs sqlite-campaign \
 	sqlite-histories corpus soak servers frag-report persist-report clean
 
@@ -84,6 +84,8 @@ install-sqlite: ## Install the SQLite extension and its header (PREFIX, DESTDIR)
 	install -D -m 644 crates/sqlite-extension/include/mobifs.h $(DESTDIR)$(PREFIX)/include/mobifs.h
 
 uninstall: ## Remove what install, install-lab and install-sqlite put there
+	@! ls $(DESTDIR)/etc/mobifs/adopted/*.json >/dev/null 2>&1 || \
+		{ echo "directories are adopted (mobifs adopt --list): mobifs unadopt DIR first" >&2; exit 1; }
 	rm -f $(DESTDIR)$(PREFIX)/bin/mobifs $(DESTDIR)$(PREFIX)/bin/mobifs-top $(DESTDIR)$(PREFIX)/bin/mobifs-lab
 	rm -f $(DESTDIR)$(PREFIX)/lib/mobifs/libmobifs_run.so
 	rmdir $(DESTDIR)$(PREFIX)/lib/mobifs 2>/dev/null || :
@@ -250,6 +252,10 @@ native-guest: ## Power cuts of some steered directories (`steer --only`), in a g
 native-systemd: ## Services, containers, jumps of the clock and real sleep in native mode, with power cuts, in a guest (CUTS, SEED, root)
 	cargo build --release --locked -p mobifs-cli -p mobifs-run-preload
 	scripts/native-systemd.sh $(or $(CUTS),100) $(or $(SEED),1)
+
+adopt-guest: ## mobifs adopt of /var/log under the real systemd and journald, power cuts, in a guest of QEMU (CUTS)
+	cargo build --release --locked -p mobifs-cli
+	scripts/adopt-guest.sh $(or $(CUTS),4)
 
 systemd-check: ## The real systemd, logind and UPower, in a guest of QEMU
 	cargo build --release --locked -p mobifs-cli

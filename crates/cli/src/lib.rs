@@ -70,6 +70,8 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Supervise(arguments) => return supervisor::run(&arguments.daemon),
         Command::Mount(arguments) => commands::mount::run(&arguments),
         Command::Steer(arguments) => commands::steer::run(&arguments),
+        Command::Adopt(arguments) => return commands::adopt::adopt(&arguments),
+        Command::Unadopt(arguments) => commands::adopt::unadopt(&arguments),
         Command::Umount(arguments) => commands::umount::run(&arguments),
         Command::Sync(arguments) => commands::sync::run(&arguments),
         Command::Status(arguments) => commands::status::run(&arguments),

@@ -1,5 +1,6 @@
 //! One file for each command.
 
+pub(crate) mod adopt;
 pub(crate) mod check;
 pub(crate) mod doctor;
 pub(crate) mod drill;

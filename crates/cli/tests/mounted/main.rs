@@ -2,6 +2,7 @@
 //! says that it is skipped.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod adopt;
 mod again;
 mod alone;
 mod bad_calls;

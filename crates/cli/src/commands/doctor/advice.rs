@@ -213,7 +213,11 @@ fn commands(facts: &Facts, way: Way) -> Vec<String> {
     }
     match way {
         Way::Mount if facts.is_in_mount => vec![format!("mobifs status {mountpoint}")],
-        Way::Mount => vec![format!("mobifs mount {path} EMPTY_DIRECTORY")],
+        // What cannot be adopted.
+        Way::Mount if facts.is_store || facts.is_in_memory || facts.path == facts.mountpoint => {
+            vec![format!("mobifs mount {path} EMPTY_DIRECTORY")]
+        }
+        Way::Mount => vec![format!("mobifs adopt {path}")],
         Way::Native if matches!(facts.steering, Steering::Steered { .. }) => {
             vec![format!("mobifs status {mountpoint}")]
         }
@@ -247,6 +251,7 @@ mod tests {
             kind: "ext4".to_owned(),
             shown_kind: "ext4".to_owned(),
             is_in_memory: false,
+            is_store: false,
             is_of_the_kernel: false,
             is_in_mount: false,
             served_at: None,
@@ -276,6 +281,9 @@ mod tests {
         let advice = Advice::of(&able);
         assert_eq!(advice.recommended, Way::Mount);
         assert!(advice.reason.contains("51 %"), "{}", advice.reason);
+        assert_eq!(advice.commands, [r"mobifs adopt '/data/it'\''s'"]);
+        able.is_store = true;
+        let advice = Advice::of(&able);
         assert_eq!(
             advice.commands,
             [r"mobifs mount '/data/it'\''s' EMPTY_DIRECTORY"]

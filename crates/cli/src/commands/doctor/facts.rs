@@ -24,6 +24,8 @@ pub(super) struct Facts {
     pub(super) is_of_the_kernel: bool,
     /// It lies in a MobiFS mount.
     pub(super) is_in_mount: bool,
+    /// It has been the store of a mount.
+    pub(super) is_store: bool,
     /// Where it is mounted, as the store of a mount.
     pub(super) served_at: Option<PathBuf>,
     pub(super) steering: Steering,
@@ -70,6 +72,7 @@ impl Facts {
             is_in_memory: mobifs_store::is_in_memory(&path),
             is_of_the_kernel: mobifs_store::is_of_the_kernel(&path) || mount.kind == "devtmpfs",
             is_in_mount,
+            is_store: path.join(".mobifs").is_dir(),
             served_at: stores_of(&table)
                 .find(|mount| Path::new(&mount.source) == path)
                 .map(|mount| mount.mountpoint.clone()),
