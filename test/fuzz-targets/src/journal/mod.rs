@@ -10,6 +10,7 @@ mod fence;
 mod forged;
 mod history;
 mod records;
+mod salvaged;
 mod scan;
 
 pub use carried::JOURNAL_CARRIED_MOUNT;
@@ -17,4 +18,5 @@ pub use copied::JOURNAL_COPIED_MOUNT;
 pub use damaged::JOURNAL_DAMAGED_MOUNT;
 pub use forged::JOURNAL_FORGED_MOUNT;
 pub use records::{JOURNAL_RECORDS, JOURNAL_TRANSACTION};
+pub use salvaged::JOURNAL_SALVAGE;
 pub use scan::JOURNAL_SCAN;

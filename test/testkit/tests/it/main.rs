@@ -19,6 +19,7 @@ mod memory_bounds;
 mod model_vs_directory;
 mod not_applied;
 mod regressions;
+mod salvage;
 mod stack_crash;
 mod virtual_day;
 mod write_ahead;
