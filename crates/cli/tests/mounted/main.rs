@@ -28,6 +28,7 @@ mod reads;
 mod recording;
 mod rollback;
 mod room;
+mod salvage;
 mod shapes;
 mod steer;
 mod stopped;
