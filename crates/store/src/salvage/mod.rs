@@ -171,6 +171,8 @@ impl Plan {
         {
             reading.sound.clear();
             reading.sound_bytes = 0;
+            // What it says of places was true before.
+            objects = Objects::default();
         }
         let traces = traces::find(lower, &tree, &objects, &reading.sound, &reading.lost)?;
         let mut survey = reading.survey();
