@@ -74,6 +74,11 @@ The configuration file is that of a mount (`mobifs mount --help` lists its keys)
 committed as a whole: the settings of `.` hold, within the age_max_ms and staleness_max_bytes of
 every app. docs/NATIVE.md says what is promised and how to set it up.";
 
+const RECOVER_HELP: &str = "\
+A store whose journal is damaged is refused by mount, recover and check, which change nothing. Copy it
+if you can, then let --salvage show what is certain and what is lost (--dry-run shows only). The
+damaged journal is kept in .mobifs. docs/DESIGN.md says what is promised of the files afterwards.";
+
 const RESTORE_HELP: &str = "\
 Content is shared with the snapshot where the filesystem can (reflinks). docs/HISTORY.md says what a
 snapshot has, and what it does not.";
@@ -112,6 +117,7 @@ pub(crate) enum Command {
     #[command(disable_help_flag = true)]
     Top(LaboratoryArguments),
     /// Bring a store that is not mounted to its last committed state
+    #[command(after_help = RECOVER_HELP)]
     Recover(RecoverArguments),
     /// Check a store that is not mounted for damage; changes nothing
     Check(CheckArguments),
@@ -447,6 +453,16 @@ pub(crate) struct RecoverArguments {
     /// Only say what would be done
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Bring a store whose journal is damaged to the last point in time up to which everything is
+    /// certain; shows what is lost, and asks
+    #[arg(long)]
+    pub(crate) salvage: bool,
+    /// Do not ask (for scripts)
+    #[arg(long, requires = "salvage")]
+    pub(crate) yes: bool,
+    /// Say what is certain and what is lost as JSON, with all files
+    #[arg(long, requires = "salvage")]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) wait: WaitArgument,
     /// The store

@@ -36,6 +36,11 @@ pub fn encode(records: &[Record]) -> Vec<u8> {
     bytes
 }
 
+/// What one transaction of these records takes in a journal.
+pub fn transaction_length(records: &[Record]) -> usize {
+    usize::try_from(transaction_bytes(codec::encoded_bytes(records))).unwrap_or(usize::MAX)
+}
+
 /// Exactly `count` records that fill the bytes; the error says why the bytes are not.
 ///
 /// # Errors

@@ -29,6 +29,7 @@ mod overlay;
 pub mod placement;
 mod recovery;
 mod restart_state;
+pub mod salvage;
 mod store;
 mod trust;
 mod unlinked;

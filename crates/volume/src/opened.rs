@@ -262,7 +262,11 @@ impl<'a> OpenOptions<'a> {
         }))
     }
 
-    pub(crate) fn journal(&self, path: &Path) -> Result<JournalOptions, StoreError> {
+    /// How the journal of the store at `path` is opened, or made.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`]: no identity can be made.
+    pub fn journal(&self, path: &Path) -> Result<JournalOptions, StoreError> {
         let defaults = JournalOptions::default();
         let present = || present_journal_bytes(&self.scope.own_path(path));
         let journal_bytes = self.config.journal_bytes.or_else(present);

@@ -2,12 +2,16 @@
 
 #![forbid(unsafe_code)]
 
+mod sources;
+
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::ValueFormatter;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use thiserror::Error;
+
+pub use sources::cited_sources;
 
 const FONT: &str = "sans-serif";
 const CAPTION_POINTS: i32 = 15;

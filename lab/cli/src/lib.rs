@@ -131,6 +131,28 @@ mod tests {
         on_the_stack_of_a_main_thread(|| Arguments::command().debug_assert());
     }
 
+    /// Papers are cited by short names, which a reader of one help cannot know.
+    #[test]
+    fn every_help_says_what_its_sources_are() {
+        on_the_stack_of_a_main_thread(|| explains_its_sources(Arguments::command()));
+    }
+
+    fn explains_its_sources(mut command: clap::Command) {
+        let help = command.render_long_help().to_string();
+        for cited in mobifs_charts::cited_sources(&help) {
+            let name = &cited[..3];
+            assert!(
+                help.contains(name),
+                "{}: {name} in\n{help}",
+                command.get_name()
+            );
+        }
+        command
+            .get_subcommands()
+            .cloned()
+            .for_each(explains_its_sources);
+    }
+
     #[test]
     fn the_form_that_other_tools_rely_on_is_accepted() {
         on_the_stack_of_a_main_thread(accepts_what_others_rely_on);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use mobifs_charts::escaped;
+use mobifs_charts::{cited_sources, escaped};
 use mobifs_experiments::{Criterion, Verdict, figure};
 use mobifs_fragmentation::STYLE;
 
@@ -62,6 +62,9 @@ fn write_all(text: &mut String, report: &Report) -> std::fmt::Result {
     text.push_str("</div>");
     for outcome in &report.experiments {
         experiment(text, outcome)?;
+    }
+    for source in cited_sources(text) {
+        write!(text, "<p>{}</p>", escaped(&source))?;
     }
     text.push_str("</main></body></html>\n");
     Ok(())

@@ -25,7 +25,8 @@ pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
     Err(Failure::new(
         Code::Damaged,
         format!(
-            "the store {path} is damaged; it was not changed. Keep a copy before anything else"
+            "the store {path} is damaged; it was not changed. Keep a copy before anything else; \
+             `mobifs recover --salvage --dry-run {path}` shows what is certain and what is lost"
         ),
     ))
 }
@@ -65,8 +66,7 @@ fn damaged(path: &Path, error: &StoreError) -> Failure {
     let path = path.display();
     let message = format!(
         "the store {path} is damaged: {error}; it was not changed. Keep a copy before anything \
-         else. Without its journal, that is, with .mobifs/journal and .mobifs/id moved away, it \
-         can be mounted as it lies there, and what was committed and not yet applied is missing"
+         else; `mobifs recover --salvage --dry-run {path}` shows what is certain and what is lost"
     );
     Failure::new(Code::Damaged, message)
 }
@@ -142,11 +142,23 @@ fn write(out: &mut String, path: &Path, found: &Inspection) -> std::fmt::Result 
             found.leftovers
         )?;
     }
-    for name in &report.lost {
-        writeln!(out, "  found and kept: .mobifs/lost/{}", printable(name))?;
-    }
+    write_kept(out, found)?;
     for problem in &found.problems {
         writeln!(out, "  PROBLEM: {}", printable(problem))?;
+    }
+    Ok(())
+}
+
+/// What MobiFS keeps in the store and does not delete.
+fn write_kept(out: &mut String, found: &Inspection) -> std::fmt::Result {
+    for name in &found.report.lost {
+        writeln!(out, "  found and kept: .mobifs/lost/{}", printable(name))?;
+    }
+    for name in &found.damaged_journals {
+        writeln!(
+            out,
+            "  kept by a salvage: .mobifs/{name}, the damaged journal; delete it when you do not need it"
+        )?;
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ pub(crate) mod recover;
 pub(crate) mod reload;
 pub(crate) mod restore;
 pub(crate) mod run;
+mod salvage;
 pub(crate) mod set;
 pub(crate) mod status;
 pub(crate) mod steer;

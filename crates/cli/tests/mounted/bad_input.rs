@@ -81,11 +81,7 @@ fn about_a_missing_journal_one_thing_is_said() {
     fs::remove_file(fixture.store.join(".mobifs/journal")).unwrap();
     for command in ["check", "recover"] {
         let output = mobifs(&[command], &fixture.store);
-        fails(
-            &output,
-            4,
-            &["its journal is missing", ".mobifs/id moved away"],
-        );
+        fails(&output, 4, &["its journal is missing", "recover --salvage"]);
         assert!(!message(&output).contains("remove"), "{output:?}");
     }
 }
@@ -372,7 +368,7 @@ fn settings_need_an_app_and_something_to_set() {
 }
 
 /// A store whose journal holds several committed transactions.
-fn with_full_journal() -> Fixture {
+pub(crate) fn with_full_journal() -> Fixture {
     let fixture = Fixture::new();
     let config = "journal_bytes = \"1MiB\"\n[defaults]\nclass = \"durable\"\n";
     let config = fixture.config(config);
@@ -412,7 +408,7 @@ fn a_journal_damaged_in_the_middle_is_reported_and_nothing_is_changed() {
     );
     for command in ["recover", "check"] {
         let output = mobifs(&[command], &fixture.store);
-        fails(&output, 4, &["damaged", "not changed", "moved away"]);
+        fails(&output, 4, &["damaged", "not changed", "recover --salvage"]);
         let said = message(&output);
         assert!(!said.contains("mobifs check"), "this is the check: {said}");
     }

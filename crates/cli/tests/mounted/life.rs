@@ -108,6 +108,32 @@ fn watching_prints_again_and_again_until_the_mount_ends() {
     }
 }
 
+/// The kernel gives back the files of a process that was ended a moment later.
+#[test]
+fn a_mount_is_unmounted_right_after_its_last_user_was_killed() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    for round in 0..8 {
+        fixture.mount(&[]);
+        let file = fixture.mountpoint.join("file");
+        fs::write(&file, "content").unwrap();
+        let user = || {
+            Command::new("sh")
+                .args(["-c", "exec 3<file; exec sleep 600"])
+                .current_dir(&fixture.mountpoint)
+                .spawn()
+                .unwrap()
+        };
+        let mut users: Vec<_> = (0..10).map(|_| user()).collect();
+        users.iter_mut().for_each(|user| user.kill().unwrap());
+        let unmounted = mobifs(&["umount"], &fixture.mountpoint);
+        for mut user in users {
+            user.wait().unwrap();
+        }
+        assert!(unmounted.status.success(), "round {round}: {unmounted:?}");
+    }
+}
+
 #[test]
 fn a_mount_in_use_is_not_unmounted_but_committed() {
     needs_mounts!();

@@ -31,6 +31,7 @@ mod reads;
 mod recording;
 mod rollback;
 mod room;
+mod salvage;
 mod shapes;
 mod steer;
 mod stopped;

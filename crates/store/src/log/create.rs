@@ -12,12 +12,12 @@ use crate::log::{JOURNAL, identity, threshold};
 use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
 
 /// Name of a journal that is not finished.
-pub(super) const UNFINISHED: &[u8] = b"journal.new";
+pub(crate) const UNFINISHED: &[u8] = b"journal.new";
 /// Zeros written at once.
 const ZERO_BYTES: usize = 1024 * 1024;
 
 /// A new journal.
-pub(super) struct Made<H> {
+pub(crate) struct Made<H> {
     pub(super) journal: H,
     pub(super) direct_io: bool,
     pub(super) superblock: Superblock,
@@ -37,7 +37,7 @@ pub(super) fn first<L: Lower>(
         .map_err(StoreError::lower(
             "removing .mobifs/id of an unfinished journal",
         ))?;
-    let made = unfinished(lower, directory, wanted, measure)?;
+    let made = unfinished(lower, directory, UNFINISHED, wanted, measure)?;
     // Order matters to a crash: the unfinished journal's entry, then the identity, then
     // the rename. An identity with neither journal then means that another program removed it.
     let finish = || {
@@ -77,24 +77,26 @@ pub(super) fn replace<L: Lower>(lower: &L, directory: &L::Handle) -> Result<(), 
 }
 
 /// Removes an entry that may or may not exist.
-pub(super) fn discard<L: Lower>(lower: &L, directory: &L::Handle, name: &[u8]) -> io::Result<()> {
+pub(crate) fn discard<L: Lower>(lower: &L, directory: &L::Handle, name: &[u8]) -> io::Result<()> {
     match lower.unlink(directory, name) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }
 
-/// Makes a complete, durable journal under the name of an unfinished one; on an error, nothing.
-pub(super) fn unfinished<L: Lower>(
+/// Makes a complete, durable journal under a name that means that it is not in use; on an error,
+/// nothing.
+pub(crate) fn unfinished<L: Lower>(
     lower: &L,
     directory: &L::Handle,
+    name: &[u8],
     wanted: Superblock,
     measure: bool,
 ) -> Result<Made<L::Handle>, StoreError> {
     let explained = explained(wanted.journal_bytes);
     let attempt = || {
-        discard(lower, directory, UNFINISHED)?;
-        let (journal, direct_io) = lower.open_journal(directory, UNFINISHED)?;
+        discard(lower, directory, name)?;
+        let (journal, direct_io) = lower.open_journal(directory, name)?;
         let mut superblock = wanted;
         fill(lower, &journal, &mut superblock, measure)?;
         Ok(Made {
@@ -104,7 +106,7 @@ pub(super) fn unfinished<L: Lower>(
         })
     };
     attempt().map_err(|error| {
-        clean_up(lower, directory, UNFINISHED);
+        clean_up(lower, directory, name);
         explained(error)
     })
 }

@@ -1,10 +1,10 @@
 //! The journal file: a log of transactions, each written by one sequential write.
 
 pub(crate) mod codec;
-mod create;
+pub(crate) mod create;
 pub(crate) mod epoch;
 pub(crate) mod header;
-mod identity;
+pub(crate) mod identity;
 pub(crate) mod open;
 pub(crate) mod overflow;
 mod read_ahead;
@@ -31,9 +31,12 @@ use crate::log::superblock::{
 use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
 
 /// Name of the journal in the `.mobifs` directory.
-const JOURNAL: &[u8] = b"journal";
+pub(crate) const JOURNAL: &[u8] = b"journal";
 /// The write buffer is kept up to this size; that of a larger transaction is freed.
 const KEPT_BUFFER_BYTES: usize = 1024 * 1024;
+
+/// Transactions in order: the sequence of each, and its records.
+pub(crate) type Transactions = Vec<(u64, Vec<Record>)>;
 
 /// An open journal. Used by one thread at a time.
 pub(crate) struct Log<H> {
@@ -99,7 +102,7 @@ pub(crate) struct LogOptions {
 #[derive(Debug)]
 pub(crate) struct Scanned {
     /// Sequence and records of each transaction, in order.
-    pub(crate) transactions: Vec<(u64, Vec<Record>)>,
+    pub(crate) transactions: Transactions,
     /// Their size in the journal.
     pub(crate) bytes: u64,
     /// Bytes of an incomplete transaction after them, which is ignored: its write was interrupted,

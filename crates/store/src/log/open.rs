@@ -176,7 +176,7 @@ fn make_ready<L: Lower>(
             ..wanted
         }
         .for_new_epoch(wanted.epoch + 1, log.home);
-        match create::unfinished(lower, directory, resized, false) {
+        match create::unfinished(lower, directory, UNFINISHED, resized, false) {
             Ok(made) => {
                 create::replace(lower, directory)?;
                 return Ok(fresh(made));
@@ -272,7 +272,8 @@ fn exists<L: Lower>(lower: &L, directory: &L::Handle, name: &[u8]) -> Result<boo
     }
 }
 
-fn fresh<H>(made: Made<H>) -> Log<H> {
+/// The log of a journal that was just made.
+pub(crate) fn fresh<H>(made: Made<H>) -> Log<H> {
     Log {
         journal: Some(made.journal),
         direct_io: made.direct_io,

@@ -3,7 +3,7 @@
 //! finished first, if the lower filesystem has room for that
 //! (`docs/DESIGN.md#a-store-is-served-before-its-journal-is-applied`).
 
-mod copied;
+pub(crate) mod copied;
 pub(crate) mod inspect;
 mod renamed;
 pub(crate) mod report;

@@ -16,7 +16,9 @@ brings by t = a * pieces + b * size, and what it costs. With --trace all of it i
 reads. docs/FRAGMENTATION-REFERENCE.md has the rules.
 
   mobifs frag advise /data
-  mobifs frag advise --measure-cost --trace week.parquet /data";
+  mobifs frag advise --measure-cost --trace week.parquet /data
+
+S4: C. Ji et al., File Fragmentation in Mobile Devices, IEEE Transactions on Mobile Computing, 2018.";
 
 #[derive(Debug, Args)]
 pub(super) struct AdviseArguments {

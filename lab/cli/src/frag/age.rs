@@ -31,7 +31,9 @@ names, sizes and contents; the report has a checksum for each day.
   mobifs frag age --fill high --seed 7 /mnt/empty
 
 An image is mounted by a loop device (root only), and unmounted at the end. A directory has to be empty; what
-ages is in DIR/aged. SIGINT ends a run so that --resume can continue it; a second one ends it at once.";
+ages is in DIR/aged. SIGINT ends a run so that --resume can continue it; a second one ends it at once.
+
+S4: C. Ji et al., File Fragmentation in Mobile Devices, IEEE Transactions on Mobile Computing, 2018.";
 
 #[derive(Debug, Args)]
 pub(super) struct AgeArguments {

@@ -22,7 +22,9 @@ The first SIGINT or SIGTERM ends it between two moves. A power cut leaves each f
 
   mobifs frag defrag --dry-run /data
   mobifs frag defrag --copy --rate 20MiB --flash-writes-max 1GiB /data
-  mobifs frag defrag --remap --all /mnt/served";
+  mobifs frag defrag --remap --all /mnt/served
+
+S4: C. Ji et al., File Fragmentation in Mobile Devices, IEEE Transactions on Mobile Computing, 2018.";
 
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("how").required(true)))]

@@ -21,7 +21,9 @@ entered. Nothing is changed, but for delayed content, which the kernel is asked 
 with --no-sync). docs/FRAGMENTATION-REFERENCE.md defines what is counted.
 
   mobifs frag measure /data
-  mobifs frag measure --html layout.html --csv files.csv --json userdata.img";
+  mobifs frag measure --html layout.html --csv files.csv --json userdata.img
+
+S4: C. Ji et al., File Fragmentation in Mobile Devices, IEEE Transactions on Mobile Computing, 2018.";
 
 #[derive(Debug, Args)]
 pub(super) struct MeasureArguments {

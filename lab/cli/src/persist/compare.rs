@@ -26,7 +26,9 @@ commits, with data=journal; MobiFS durable with direct writes and with flushes. 
   region   insert, update and delete in DELETE by size of the journal, 16 MiB to 1 GiB (S2 Fig. 17)
 
 It takes root, and the programs mkfs.ext4 and mobifs. Figures are medians of the rounds, each by itself;
-timings mean something only on a machine that does nothing else.";
+timings mean something only on a machine that does nothing else.
+
+S2: an excerpt of a work on persistence with hardware features of eMMC, whose title is not known.";
 
 #[derive(Debug, Args)]
 pub(super) struct CompareArguments {

@@ -5,7 +5,7 @@ mod map;
 
 use std::fmt::Write as _;
 
-use mobifs_charts::{PlotError, escaped};
+use mobifs_charts::{PlotError, cited_sources, escaped};
 
 use crate::benefit::{SAVED_LEAST_MS, SLOWDOWN_LEAST};
 use crate::charts;
@@ -49,6 +49,9 @@ pub fn page(outcome: &Outcome) -> Result<String, PlotError> {
     body.push_str(&worth(report));
     body.push_str(&free(report)?);
     body.push_str(&notes(report));
+    for source in cited_sources(&body) {
+        let _written = write!(body, "<p>{}</p>", escaped(&source));
+    }
     let _written = writeln!(
         body,
         "</main><div id=\"tip\" hidden></div><script>{SCRIPT}</script></body></html>"

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use mobifs_charts::escaped;
+use mobifs_charts::{cited_sources, escaped};
 use mobifs_fragmentation::STYLE;
 
 const OWN_STYLE: &str = "\
@@ -71,6 +71,9 @@ fn write_all(text: &mut String, about: &str, sections: &[Section]) -> std::fmt::
             write_table(text, table)?;
         }
         text.push_str("</section>");
+    }
+    for source in cited_sources(text) {
+        write!(text, "<p>{}</p>", escaped(&source))?;
     }
     text.push_str("</main></body></html>\n");
     Ok(())

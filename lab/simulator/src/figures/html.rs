@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use mobifs_charts::escaped;
+use mobifs_charts::{cited_sources, escaped};
 
 use super::Figure;
 
@@ -30,6 +30,9 @@ fn write_page(text: &mut String, figures: &[Figure], introduction: &str) -> std:
     )?;
     for figure in figures {
         write_figure(text, figure)?;
+    }
+    for source in cited_sources(text) {
+        writeln!(text, "<p>{}</p>", escaped(&source))?;
     }
     writeln!(text, "</body></html>")
 }
@@ -61,6 +64,13 @@ fn write_figure(text: &mut String, figure: &Figure) -> std::fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_page_says_what_its_sources_are() {
+        let introduction = "after S0 Figure 1";
+        let page = page(&[], introduction);
+        assert!(page.contains("S0: the paper about MobiFS"), "{page}");
+    }
 
     #[test]
     fn names_of_traces_cannot_break_the_page() {

@@ -11,6 +11,7 @@ mod forged;
 mod history;
 mod preallocated;
 mod records;
+mod salvaged;
 mod scan;
 
 pub use carried::JOURNAL_CARRIED_MOUNT;
@@ -19,4 +20,5 @@ pub use damaged::JOURNAL_DAMAGED_MOUNT;
 pub use forged::JOURNAL_FORGED_MOUNT;
 pub use preallocated::PREALLOCATED_LIST;
 pub use records::{JOURNAL_RECORDS, JOURNAL_TRANSACTION};
+pub use salvaged::JOURNAL_SALVAGE;
 pub use scan::JOURNAL_SCAN;

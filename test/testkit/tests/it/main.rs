@@ -20,6 +20,7 @@ mod model_vs_directory;
 mod not_applied;
 mod preallocation;
 mod regressions;
+mod salvage;
 mod stack_crash;
 mod virtual_day;
 mod write_ahead;
