@@ -395,7 +395,10 @@ impl Daemon {
             Ok(change) => change,
             Err(fault) => return Reply::error(ErrorKind::Usage, fault.to_string()),
         };
-        match self.volume.set_app(app.as_bytes(), change) {
+        // Shells complete names of directories with a slash.
+        let path = app.as_bytes();
+        let path = path.strip_suffix(b"/").unwrap_or(path);
+        match self.volume.set_app(path, change) {
             Ok(()) => {
                 tracing::info!(%app, %settings, "settings changed");
                 Reply::Done
