@@ -111,7 +111,7 @@ export MOBIFS_BIN=$TARGET_DIR/debug/mobifs
 beside=()
 for name in "${STEPS[@]}"; do
   case $name in
-    bindings | sqlite | notes | pjdfstest | fsx) beside+=("$name") ;;
+    bindings | sqlite | pjdfstest | fsx) beside+=("$name") ;;
   esac
 done
 # What runs in the background of a script does not hear Ctrl-C.
@@ -120,7 +120,7 @@ run_beside "${beside[@]}" &
 for name in "${STEPS[@]}"; do
   case $name in
     # shellcheck disable=SC2046 # words of a command
-    counting | cargo | interleavings) run "$name" $(command_of "$name") ;;
+    counting | cargo | interleavings | notes) run "$name" $(command_of "$name") ;;
   esac
 done
 wait

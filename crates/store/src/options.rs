@@ -36,14 +36,13 @@ pub struct Preallocation {
 }
 
 impl Preallocation {
-    /// Nothing is preallocated.
-    pub const OFF: Self = Self {
+    /// Nothing is preallocated: what holds without a configuration.
+    pub const DEFAULT: Self = Self {
         database_bytes: 0,
         large_bytes: 0,
     };
-    /// The steps that S4 found best for databases, and as much as larger files have up to 1 MiB:
-    /// what holds without a configuration.
-    pub const DEFAULT: Self = Self {
+    /// The steps that S4 found best for databases, and as much as larger files have up to 1 MiB.
+    pub const IN_STEPS: Self = Self {
         database_bytes: 128 << 10,
         large_bytes: 1 << 20,
     };

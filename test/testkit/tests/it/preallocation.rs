@@ -30,7 +30,7 @@ fn options() -> JournalOptions {
         uuid_if_new: [7; 16],
         reserve_bytes: 64 << 10,
         ahead_pages_min: 1,
-        preallocation: Preallocation::DEFAULT,
+        preallocation: Preallocation::IN_STEPS,
         ..JournalOptions::default()
     }
 }
@@ -154,7 +154,7 @@ fn a_database_grows_in_steps_and_gives_back_the_rest_at_unmount() {
 fn nothing_is_preallocated_where_it_is_off() {
     let lower = CrashLower::new();
     let off = JournalOptions {
-        preallocation: Preallocation::OFF,
+        preallocation: Preallocation::DEFAULT,
         ..options()
     };
     let store = JournalStore::open(Gate::new(lower.clone()), &off)
@@ -201,7 +201,7 @@ fn requested_room_is_never_freed() {
 /// apply allocated it first, and freed it by setting the size.
 #[test]
 fn room_that_is_requested_after_a_shorter_size_is_there() {
-    for preallocation in [Preallocation::OFF, Preallocation::DEFAULT] {
+    for preallocation in [Preallocation::DEFAULT, Preallocation::IN_STEPS] {
         let lower = CrashLower::new();
         let options = JournalOptions {
             preallocation,
