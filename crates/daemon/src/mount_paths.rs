@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use mobifs_host::{MountEntry, mounts};
 
-use crate::nested_stores::{NestedStores, served_around_or_inside};
+use crate::nested_stores::{NestedStores, served_around_or_inside, unrecovered_above};
 
 /// Why store and mount point cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -95,6 +95,18 @@ pub enum PathError {
         /// The process that serves the other one; 0: it cannot be seen.
         pid: u32,
     },
+    /// The store lies in another one, whose journal is not applied.
+    #[error(
+        "the store {inner} lies inside the store {outer}, which was not properly closed: what is committed there of these \
+         files would be missing here, and be brought over them later; recover that one first (mobifs recover {outer})",
+        inner = inner.display(), outer = outer.display()
+    )]
+    InUnrecovered {
+        /// The one inside.
+        inner: PathBuf,
+        /// The one around it.
+        outer: PathBuf,
+    },
     /// The lower filesystem is mounted read-only.
     #[error(
         "the store {path} is on a read-only filesystem: make that writable (or, where the \
@@ -146,6 +158,12 @@ impl MountPaths {
         let table = table(&mountpoint)?;
         if let Some(NestedStores { inner, outer, pid }) = served_around_or_inside(&store, &table) {
             return Err(PathError::StoresNested { inner, outer, pid });
+        }
+        if let Some(outer) = unrecovered_above(&store) {
+            return Err(PathError::InUnrecovered {
+                inner: store,
+                outer,
+            });
         }
         if let Some(mount) = table.iter().rfind(|mount| mount.mountpoint == mountpoint)
             && mount.has_subtype("mobifs")

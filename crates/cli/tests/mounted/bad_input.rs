@@ -163,6 +163,35 @@ fn a_store_inside_a_served_store_is_refused_in_both_orders() {
     fixture.umount();
 }
 
+/// It was mounted: what the store around had committed was missing, and what was written was lost when that one was
+/// recovered.
+#[test]
+fn a_store_inside_an_unrecovered_store_is_refused_until_that_is_recovered() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    let elsewhere = fixture.directory("elsewhere");
+    let inside = fixture.store.join("app");
+    fixture.mount(&[]);
+    let file = fixture.mountpoint.join("app/file");
+    fs::create_dir(file.parent().unwrap()).unwrap();
+    fs::write(&file, "old").unwrap();
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    fs::write(&file, "committed").unwrap();
+    succeeds(&mobifs(&["sync", "--commit-only"], &fixture.mountpoint));
+    fixture.cut_power();
+    assert_eq!(fs::read(inside.join("file")).unwrap(), b"old");
+    fails(
+        &try_mount_at(&inside, &elsewhere, &[]),
+        1,
+        &["not properly closed", "mobifs recover"],
+    );
+    assert!(!inside.join(".mobifs").exists(), "nothing was changed");
+    succeeds(&mobifs(&["recover"], &fixture.store));
+    succeeds(&try_mount_at(&inside, &elsewhere, &[]));
+    assert_eq!(fs::read(elsewhere.join("file")).unwrap(), b"committed");
+    succeeds(&mobifs(&["umount"], &elsewhere));
+}
+
 #[test]
 fn places_in_another_mount() {
     needs_mounts!();
