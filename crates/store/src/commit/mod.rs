@@ -92,16 +92,8 @@ pub(crate) fn commit<L: Lower>(
             .map(|&(object, range)| Record::Direct { object, range }),
     );
     records.extend(page_records);
-    epoch.announce(overlay.sink(), &transaction.tags);
-    let written = epoch.append(
-        overlay.lower(),
-        overlay.stage(),
-        &records,
-        BIND_RESERVE_BYTES,
-    );
-    epoch.conclude(overlay.sink(), &written);
-    let written = written?;
-    epoch.add_recorded(recorded);
+    let files = (overlay.lower(), overlay.stage().as_ref());
+    let written = epoch.commit(files, overlay.sink(), &transaction.tags, &records, recorded)?;
     let reserved = merge(overlay, transaction, &direct, &spilled, kept);
     debug_assert!(
         room_max.is_none_or(|max| max.covers(reserved)),

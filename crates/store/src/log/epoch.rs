@@ -224,6 +224,28 @@ impl<H> Epoch<H> {
         Ok(written)
     }
 
+    /// Appends one transaction, leaving the room that a rename mark takes; returns the bytes written. The sink has the
+    /// intent of its `tags` as long as it is uncertain; the places that it records, of the objects `recorded`, need not
+    /// be recorded again.
+    ///
+    /// # Errors
+    /// As [`Self::append`].
+    pub(crate) fn commit(
+        &mut self,
+        (lower, stage): (&impl Lower<Handle = H>, &H),
+        sink: Option<&dyn RestartSink>,
+        tags: &[u64],
+        records: &[Record],
+        recorded: HashSet<ObjectId>,
+    ) -> Result<u64, StoreError> {
+        self.announce(sink, tags);
+        let written = self.append(lower, stage, records, BIND_RESERVE_BYTES);
+        self.conclude(sink, &written);
+        let written = written?;
+        self.add_recorded(recorded);
+        Ok(written)
+    }
+
     /// The journal has a durable record that renames begin; `is_everything`: and that everything
     /// else is applied.
     pub(crate) fn set_rename_mark(&mut self, is_everything: bool) {
@@ -335,7 +357,7 @@ impl<H> Epoch<H> {
     // the transaction is invalidated, and before another one is written.
 
     /// To be called directly before a transaction is written; without `tags` it has no intent.
-    pub(crate) fn announce(&mut self, sink: Option<&dyn RestartSink>, tags: &[u64]) {
+    fn announce(&mut self, sink: Option<&dyn RestartSink>, tags: &[u64]) {
         debug_assert!(!self.has_open_intent, "one transaction at a time");
         let Some(sink) = sink.filter(|_| !tags.is_empty()) else {
             return;
@@ -350,7 +372,7 @@ impl<H> Epoch<H> {
     }
 
     /// To be called directly after the transaction was written, or not.
-    pub(crate) fn conclude<T>(
+    fn conclude<T>(
         &mut self,
         sink: Option<&dyn RestartSink>,
         written: &Result<T, StoreError>,

@@ -152,17 +152,9 @@ fn record_attributes<L: Lower>(
         let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
         return Err(StoreError::lower("recording attributes")(full));
     }
+    let files = (overlay.lower(), overlay.stage().as_ref());
     // No change of a program: it has no tags.
-    epoch.announce(overlay.sink(), &[]);
-    let written = epoch.append(
-        overlay.lower(),
-        overlay.stage(),
-        &records,
-        BIND_RESERVE_BYTES,
-    );
-    epoch.conclude(overlay.sink(), &written);
-    written?;
-    epoch.add_recorded(recorded);
+    epoch.commit(files, overlay.sink(), &[], &records, recorded)?;
     let mut state = overlay.state_mut();
     states
         .iter()
