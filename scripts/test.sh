@@ -89,17 +89,17 @@ tell_failures() {
 detach_dead_mounts() {
   local type target said
   while read -r type target; do
-    case $type in fuse.mobifs*) target=$(printf %b "$target") ;; *) continue ;; esac
+    case $type in fuse.mobifs* | fuseblk.mobifs*) target=$(printf %b "$target") ;; *) continue ;; esac
     said=$(LC_ALL=C stat -f -- "$target" 2>&1) && continue
     case $said in *"not connected"*) umount -l -- "$target" && echo "detached $target, whose server is gone" ;; esac
   done < <(findmnt -rn -o FSTYPE,TARGET)
 }
 detach_dead_mounts
 
-# The tests' own build has debug assertions and overflow checks, so the suites run on it, too.
 for name in "${STEPS[@]}"; do
   command_of "$name" >/dev/null || exit 2
 done
+# The tests' own build has debug assertions and overflow checks, so the suites run on it, too.
 step "build"
 # Programs load the library of `mobifs run`: nothing links it, so no test builds it.
 if ! { cargo test --workspace --locked --no-run && cargo build --locked -p mobifs-run-preload; }; then
@@ -127,7 +127,8 @@ wait
 for name in "${beside[@]}"; do
   step "$name"
   cat "$LOG_DIR/$name.log"
-  read -r status seconds <"$LOG_DIR/$name.status"
+  # A step that did not get to its end has none.
+  read -r status seconds <"$LOG_DIR/$name.status" || status=1 seconds=0
   conclude "$name" "$status" "$seconds"
 done
 
