@@ -89,6 +89,15 @@ fn print_while_read(text: &str) -> Result<bool, Failure> {
     }
 }
 
+/// A word as a shell takes it.
+fn shell_quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
 /// The daemon's reply does not fit the request.
 fn unexpected(reply: &Reply) -> Failure {
     Failure::new(

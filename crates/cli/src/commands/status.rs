@@ -16,7 +16,8 @@ use mobifs_volume::{
 use unicode_width::UnicodeWidthStr as _;
 
 use super::{
-    AS_LONG_AS_IT_TAKES, ask_patiently, mounts, print_as_is, print_while_read, totals, unexpected,
+    AS_LONG_AS_IT_TAKES, ask_patiently, mounts, print_as_is, print_while_read, shell_quoted,
+    totals, unexpected,
 };
 use crate::arguments::StatusArguments;
 
@@ -120,7 +121,7 @@ fn table(status: &Status) -> String {
             text,
             "\n{} more apps; `--after {}` shows the next, `--limit` more at once",
             status.apps_omitted,
-            shown_name(last)
+            shell_quoted(&shown_name(last))
         );
     }
     for app in &status.apps {

@@ -107,7 +107,8 @@ fn row(name: &str, days: &[DayTotals]) -> String {
         size(sum(days, DayTotals::device_bytes)),
         format!("{sign}{}", size(magnitude)),
         sum(days, |day| day.commits),
-        energy_j(saved)
+        // Without the sign of a loss that is rounded to nothing.
+        (energy_j(saved) * 100.0).round() / 100.0 + 0.0
     )
 }
 
@@ -131,15 +132,20 @@ mod tests {
         let days = [
             day("2026-11-27", 3_000_000_000, 1_000_000_000),
             day("2026-11-28", 1 << 20, 2 << 20),
+            day("2026-11-29", 4096, 8192),
         ];
         let text = table(&days);
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[1].starts_with("2026-11-27"), "{text}");
         assert!(lines[1].ends_with("1.9 GiB         3    12.00 J"), "{text}");
         assert!(lines[2].contains("-1.0 MiB"), "more than was saved: {text}");
-        assert!(lines[3].starts_with("all"), "{text}");
+        assert!(lines[3].ends_with(" 0.00 J"), "no -0.00: {text}");
+        assert!(lines[4].starts_with("all"), "{text}");
         let document = document(&days);
-        assert_eq!(document["commits"], 6);
-        assert_eq!(document["device_saved_bytes"], 2_000_000_000 - (1 << 20));
+        assert_eq!(document["commits"], 9);
+        assert_eq!(
+            document["device_saved_bytes"],
+            2_000_000_000 - (1 << 20) - 4096
+        );
     }
 }

@@ -372,11 +372,7 @@ impl<H> Epoch<H> {
     }
 
     /// To be called directly after the transaction was written, or not.
-    fn conclude<T>(
-        &mut self,
-        sink: Option<&dyn RestartSink>,
-        written: &Result<T, StoreError>,
-    ) {
+    fn conclude<T>(&mut self, sink: Option<&dyn RestartSink>, written: &Result<T, StoreError>) {
         if written.is_ok() {
             // It names a committed transaction from now on.
             self.has_open_intent = false;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::facts::{Facts, Steering};
+use crate::commands::shell_quoted;
 
 /// With more than this share of its bytes in large files, a filesystem should not journal content:
 /// it is written twice.
@@ -229,14 +230,8 @@ fn commands(facts: &Facts, way: Way) -> Vec<String> {
     }
 }
 
-/// As a shell takes it.
 fn quoted(path: &std::path::Path) -> String {
-    let text = path.display().to_string();
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
-    if text.chars().all(is_plain) {
-        return text;
-    }
-    format!("'{}'", text.replace('\'', "'\\''"))
+    shell_quoted(&path.display().to_string())
 }
 
 #[cfg(test)]
