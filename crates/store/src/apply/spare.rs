@@ -12,6 +12,7 @@ use mobifs_base::FileKind;
 
 use crate::StoreError;
 use crate::apply::reserve::Reserve;
+use crate::log::epoch::Epoch;
 use crate::log::overflow::{self, Overflow, file_name};
 use crate::log::record::Record;
 use crate::lower::{Create, Lower, LowerStat};
@@ -103,7 +104,7 @@ pub(super) fn give_up<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve, number:
 
 /// Makes overflow file `number` from a spare file, unless it exists. Without a spare file, the
 /// writer of the overflow file creates it with a new inode.
-pub(super) fn take<L: Lower>(overlay: &Overlay<L>, number: u64) {
+fn take<L: Lower>(overlay: &Overlay<L>, number: u64) {
     let name = file_name(number);
     let (lower, stage, own) = (overlay.lower(), overlay.stage(), overlay.mobifs());
     if !matches!(overlay.stat_at(stage, name.as_bytes()), Ok(None)) {
@@ -114,6 +115,19 @@ pub(super) fn take<L: Lower>(overlay: &Overlay<L>, number: u64) {
             Ok(()) => return,
             Err(error) => tracing::debug!(%error, "{spare} cannot become {name}"),
         }
+    }
+}
+
+/// Before a transaction is appended: keeps an inode for its overflow file, where the journal has no
+/// room for it.
+pub(crate) fn take_for<L: Lower>(
+    overlay: &Overlay<L>,
+    epoch: &Epoch<L::Handle>,
+    records: &[Record],
+    reserve_bytes: u64,
+) {
+    if !epoch.fits(records, reserve_bytes) {
+        take(overlay, epoch.next_overflow());
     }
 }
 

@@ -12,6 +12,7 @@ use mobifs_base::{ByteRange, ObjectId, ObjectState, Page, PageIndex, RangeSet, R
 use crate::apply;
 use crate::apply::preallocation::give_back;
 use crate::apply::reserve;
+use crate::apply::spare;
 use crate::apply::work::Applier;
 use crate::commit::base::{Base, BasePage};
 use crate::commit::counters::{CommitCounters, WrittenPages};
@@ -92,6 +93,7 @@ pub(crate) fn commit<L: Lower>(
             .map(|&(object, range)| Record::Direct { object, range }),
     );
     records.extend(page_records);
+    spare::take_for(overlay, epoch, &records, BIND_RESERVE_BYTES);
     let files = (overlay.lower(), overlay.stage().as_ref());
     let written = epoch.commit(files, overlay.sink(), &transaction.tags, &records, recorded)?;
     let reserved = merge(overlay, transaction, &direct, &spilled, kept);

@@ -149,6 +149,7 @@ fn record_attributes<L: Lower>(
     places::record_places(overlay, epoch.recorded(), ids, &mut recorded, &mut records);
     records.extend(states.iter().cloned().map(Record::Object));
     if !epoch.fits(&records, BIND_RESERVE_BYTES) {
+        // An overflow file would take the room that is short.
         let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
         return Err(StoreError::lower("recording attributes")(full));
     }
