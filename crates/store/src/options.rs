@@ -36,8 +36,8 @@ pub struct Preallocation {
 }
 
 impl Preallocation {
-    /// Nothing is preallocated: what holds without a configuration.
-    pub const DEFAULT: Self = Self {
+    /// Nothing is preallocated.
+    pub const OFF: Self = Self {
         database_bytes: 0,
         large_bytes: 0,
     };
@@ -50,7 +50,7 @@ impl Preallocation {
 
 impl Default for Preallocation {
     fn default() -> Self {
-        Self::DEFAULT
+        Self::IN_STEPS
     }
 }
 

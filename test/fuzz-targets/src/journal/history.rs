@@ -28,7 +28,7 @@ pub(super) const OPTIONS: JournalOptions = JournalOptions {
     held_bytes_max: 256 << 20,
     reserve_bytes: 0,
     ahead_pages_min: 1,
-    preallocation: mobifs_store::Preallocation::DEFAULT,
+    preallocation: mobifs_store::Preallocation::OFF,
 };
 /// What is compared: the lower filesystem keeps nothing of the root's own times.
 const VIEW: Compare = Compare {

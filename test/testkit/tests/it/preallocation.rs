@@ -154,7 +154,7 @@ fn a_database_grows_in_steps_and_gives_back_the_rest_at_unmount() {
 fn nothing_is_preallocated_where_it_is_off() {
     let lower = CrashLower::new();
     let off = JournalOptions {
-        preallocation: Preallocation::DEFAULT,
+        preallocation: Preallocation::OFF,
         ..options()
     };
     let store = JournalStore::open(Gate::new(lower.clone()), &off)
@@ -201,7 +201,7 @@ fn requested_room_is_never_freed() {
 /// apply allocated it first, and freed it by setting the size.
 #[test]
 fn room_that_is_requested_after_a_shorter_size_is_there() {
-    for preallocation in [Preallocation::DEFAULT, Preallocation::IN_STEPS] {
+    for preallocation in [Preallocation::OFF, Preallocation::IN_STEPS] {
         let lower = CrashLower::new();
         let options = JournalOptions {
             preallocation,

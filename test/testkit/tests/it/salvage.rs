@@ -15,7 +15,7 @@ use mobifs_testkit::crash::{CrashLower, Fate};
 use mobifs_testkit::entries::{plain_file, root_entry};
 
 const OPTIONS: JournalOptions = JournalOptions {
-    preallocation: mobifs_store::Preallocation::DEFAULT,
+    preallocation: mobifs_store::Preallocation::OFF,
     journal_bytes: 256 << 10,
     direct_bytes_max: Some(8 << 10),
     uuid_if_new: *b"a salvaged store",
