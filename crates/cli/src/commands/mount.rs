@@ -8,7 +8,7 @@ use mobifs_daemon::control::{find_mount, remove_stale_sockets};
 use mobifs_daemon::launch::{Ready, start_in_background};
 use mobifs_daemon::{
     Code, ConfigText, Failure, Inherited, MountPaths, PathOptions, Plan, SupervisorLink,
-    TakeoverState, check_store, logging, raise_limits, serve,
+    TakeoverState, check_store, logging, raise_limits, serve, why_no_history,
 };
 use mobifs_fuse::{AccessTimes, MountOptions};
 use mobifs_host::{absolute_without_touching, runtime_directory};
@@ -84,10 +84,10 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
     if !arguments.foreground {
         let words = words_of_daemon(arguments, &paths, config_file.as_deref(), record.as_deref());
         let words = words.map_err(cannot_start)?;
-        return in_background(&words, &paths, !options.unsupervised, log);
+        return in_background(&words, &paths, &config, !options.unsupervised, log);
     }
     if takeover_state.is_none() {
-        warn_of_memory(&paths.store, |warning| tracing::warn!("{warning}"));
+        warn(&paths.store, &config, |warning| tracing::warn!("{warning}"));
     }
     let plan = Plan {
         paths,
@@ -104,23 +104,28 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
 fn in_background(
     words: &[OsString],
     paths: &MountPaths,
+    config: &ConfigText,
     is_supervised: bool,
     log: Option<PathBuf>,
 ) -> Result<(), Failure> {
     let log = logging::of_daemon(log.as_deref(), &paths.mountpoint)?;
     start_in_background(words, is_supervised, log)?;
-    warn_of_memory(&paths.store, super::tell);
+    warn(&paths.store, config, super::tell);
     Ok(())
 }
 
-/// Tests and containers have such stores; others should not.
-fn warn_of_memory(store: &Path, warn: impl FnOnce(&str)) {
+/// Says what the user may expect of this store and will not get.
+fn warn(store: &Path, config: &ConfigText, mut report: impl FnMut(&str)) {
+    // Tests and containers have such stores; others should not.
     if mobifs_store::is_in_memory(store) {
-        warn(&format!(
+        report(&format!(
             "warning: the store {} is in memory (tmpfs or ramfs), so a reboot takes it with all that \
              is in it; choose a directory on a disk to keep it",
             store.display()
         ));
+    }
+    if let Some(why) = why_no_history(store, &config.config.history) {
+        report(&why);
     }
 }
 

@@ -1,8 +1,9 @@
 //! `mobifs status` without a mount: all of them.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use mobifs_daemon::control::{AnswerPatience, own_mounts};
+use mobifs_daemon::control::{AnswerPatience, Reply, Request, own_mounts, unseen_mounts};
 use mobifs_daemon::{Code, Failure};
 use mobifs_host::{MountEntry, printable, printable_path};
 use mobifs_volume::{AppSelection, Status};
@@ -21,23 +22,51 @@ pub(super) const PATIENCE: AnswerPatience = AnswerPatience {
 pub(super) struct Found {
     pub(super) mount: MountEntry,
     pub(super) status: Result<Status, Failure>,
+    /// False: a lazy unmount has taken it out while programs use it, or it is in another mount
+    /// namespace.
+    pub(super) is_in_tree: bool,
 }
 
-/// All mounts that this process sees, in the order of mounting. `apps_max`: so many apps of each.
+/// All mounts that this process sees, in the order of mounting, then those that are not in the tree.
+/// `apps_max`: so many apps of each.
 pub(super) fn all(apps_max: u64) -> Result<Vec<Found>, Failure> {
-    let mounts = own_mounts().map_err(|error| {
+    let failed = |error| {
         let message = format!("cannot read the table of mounts: {error}");
         Failure::new(Code::Failed, message)
-    })?;
-    let found = mounts.into_iter().map(|mount| {
-        let select = AppSelection {
-            limit: Some(apps_max),
-            ..AppSelection::default()
-        };
-        let status = fetch(&mount.mountpoint, select, &PATIENCE);
-        Found { mount, status }
-    });
-    Ok(found.collect())
+    };
+    let select = || AppSelection {
+        limit: Some(apps_max),
+        ..AppSelection::default()
+    };
+    let mounts = own_mounts().map_err(failed)?.into_iter();
+    let mut found: Vec<Found> = mounts
+        .map(|mount| Found {
+            status: fetch(&mount.mountpoint, select(), &PATIENCE),
+            mount,
+            is_in_tree: true,
+        })
+        .collect();
+    for mut client in unseen_mounts().map_err(failed)? {
+        let request = Request::Status { select: select() };
+        // One that ends meanwhile is not reported: nothing waits for it.
+        if let Ok(Reply::Status { status }) = client.ask(&request, &PATIENCE) {
+            found.push(Found {
+                mount: place_in_status(client.mount(), &status),
+                status: Ok(*status),
+                is_in_tree: false,
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// A mount of which the table says nothing, as its daemon knows it.
+fn place_in_status(mount: &MountEntry, status: &Status) -> MountEntry {
+    let path = |text: &Option<String>| text.as_ref().map(PathBuf::from);
+    let mut mount = mount.clone();
+    mount.mountpoint = path(&status.mountpoint).unwrap_or(mount.mountpoint);
+    mount.source = path(&status.store.path).unwrap_or(mount.source);
+    mount
 }
 
 /// One line for each, or a JSON document.
@@ -57,6 +86,7 @@ fn document(found: &Found) -> serde_json::Value {
     json!({
         "mountpoint": found.mount.mountpoint.to_string_lossy(),
         "kind": kind(found),
+        "is_in_tree": found.is_in_tree,
         "problem": found.status.as_ref().err().map(|failure| &failure.message),
         "status": found.status.as_ref().ok(),
     })
@@ -133,7 +163,7 @@ impl Line {
                     size(uncommitted - status.memory.deleted_in_use_bytes.min(uncommitted));
                 line.apps = format!("{} of {}", status.totals.at_risk, status.totals.apps);
                 line.saved = size(status.totals.bytes_saved);
-                line.state = printable(&state(status)).into_owned();
+                line.state = printable(&state(status, found.is_in_tree)).into_owned();
             }
             Err(failure) => line.state = printable(&failure.message).into_owned(),
         }
@@ -142,8 +172,14 @@ impl Line {
 }
 
 /// What a user should know, the worst first.
-fn state(status: &Status) -> String {
+fn state(status: &Status, is_in_tree: bool) -> String {
     let mut all = Vec::new();
+    if !is_in_tree {
+        all.push(
+            "NOT IN THE TREE: unmounted lazily while programs use it, or in another mount namespace"
+                .to_owned(),
+        );
+    }
     if let Some(reason) = status
         .native
         .as_ref()

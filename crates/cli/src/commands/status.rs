@@ -192,12 +192,20 @@ fn write_native(text: &mut String, status: &Status, native: &NativeStatus) -> st
             "wait"
         }
     )?;
-    writeln!(
-        text,
-        "kernel   commits every {} s by itself; without this daemon changes are {} old at the most",
-        native.commit_interval_s,
-        duration(native.age_max_without_daemon_ms as f64 / 1e3)
-    )?;
+    if native.promise_withdrawn.is_some() {
+        writeln!(
+            text,
+            "kernel   was told to commit every {} s by itself, which may not hold any more",
+            native.commit_interval_s
+        )?;
+    } else {
+        writeln!(
+            text,
+            "kernel   commits every {} s by itself; without this daemon changes are {} old at the most",
+            native.commit_interval_s,
+            duration(native.age_max_without_daemon_ms as f64 / 1e3)
+        )?;
+    }
     writeln!(
         text,
         "commits  {} by the policy{}; the device wrote {}",

@@ -224,7 +224,7 @@ impl ControlClient {
         })
     }
 
-    fn connect_to(mount: &MountEntry) -> Result<Self, ControlError> {
+    pub(super) fn connect_to(mount: &MountEntry) -> Result<Self, ControlError> {
         let mountpoint = mount.mountpoint.clone();
         let mut refused = false;
         for candidate in socket_candidates(mount) {

@@ -184,6 +184,7 @@ fn found(place: &str, apps: &[&str]) -> Found {
     Found {
         mount,
         status: Ok(status),
+        is_in_tree: true,
     }
 }
 

@@ -45,7 +45,10 @@ pub(crate) fn run(arguments: &MetricsArguments) -> Result<(), Failure> {
 
 fn text(arguments: &MetricsArguments, format: Format) -> Result<String, Failure> {
     let found = if arguments.mounts.is_empty() {
-        mounts::all(APPS_LOOKED_AT)?
+        let mut found = mounts::all(APPS_LOOKED_AT)?;
+        // Another mount may be at the place by now, and series must differ.
+        found.retain(|found| found.is_in_tree);
+        found
     } else {
         let named = arguments.mounts.iter().map(|path| named(path));
         named.collect::<Result<Vec<_>, _>>()?
@@ -65,7 +68,11 @@ fn named(path: &Path) -> Result<Found, Failure> {
         ..AppSelection::default()
     };
     let status = status::fetch(&mount.mountpoint, select, &mounts::PATIENCE);
-    Ok(Found { mount, status })
+    Ok(Found {
+        mount,
+        status,
+        is_in_tree: true,
+    })
 }
 
 /// Puts a file in the place of another at once: a collector sees the one or the other.
