@@ -195,7 +195,7 @@ fn write_native(text: &mut String, status: &Status, native: &NativeStatus) -> st
     if native.promise_withdrawn.is_some() {
         writeln!(
             text,
-            "kernel   was told to commit every {} s by itself, which may not hold any more",
+            "kernel   commits every {} s by itself, if its options are those that this daemon has set",
             native.commit_interval_s
         )?;
     } else {
