@@ -1,7 +1,8 @@
-//! Charts as SVG: curves and groups of bars with axes and a legend.
+//! Charts as SVG, curves and groups of bars with axes and a legend, and the pages that show them.
 
 #![forbid(unsafe_code)]
 
+mod page;
 mod sources;
 
 use plotters::coord::Shift;
@@ -11,6 +12,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use thiserror::Error;
 
+pub use page::{Page, Table, figure};
 pub use sources::cited_sources;
 
 const FONT: &str = "sans-serif";

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use mobifs_charts::{Bars, Legend, bar_chart};
+use mobifs_charts::{Bars, Legend, Table, bar_chart};
 use mobifs_device_server::DeviceCounts;
 use mobifs_experiments::{Criterion, figure};
 use serde::Serialize;
@@ -16,7 +16,7 @@ use crate::aged::{Free, State, age};
 use crate::degrees::{Degrees, files_with_ending};
 use crate::disk::{Disk, Wanted, run as run_program};
 use crate::error::FragError;
-use crate::outcome::{Figure, Outcome, Table};
+use crate::outcome::{Figure, Outcome};
 use crate::settings::{Extent, Settings};
 use crate::together::together;
 

@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use mobifs_charts::{Curve, Frame, Legend, draw, picture};
+use mobifs_charts::{Curve, Frame, Legend, Table, draw, picture};
 use mobifs_device_server::DeviceCounts;
 use mobifs_experiments::{Criterion, figure, size};
 use mobifs_numerics::Random;
@@ -18,7 +18,7 @@ use super::{GIB, KIB, MIB, PAGE_BYTES};
 use crate::degrees::Degrees;
 use crate::disk::{Disk, Wanted};
 use crate::error::FragError;
-use crate::outcome::{Figure, Outcome, Table};
+use crate::outcome::{Figure, Outcome};
 use crate::pieces::Aligned;
 use crate::settings::{Extent, Settings};
 

@@ -1,6 +1,6 @@
 //! S4 §5.1, Fig. 9: a file of 100 MB is read in ever more pieces; §5.3.1: how many requests that takes.
 
-use mobifs_charts::{Curve, Frame, Legend, draw, picture};
+use mobifs_charts::{Curve, Frame, Legend, Table, draw, picture};
 use mobifs_device_server::DeviceCounts;
 use mobifs_experiments::{Criterion, figure};
 use mobifs_numerics::Line;
@@ -11,7 +11,7 @@ use super::{GIB, MIB};
 use crate::degrees::Degrees;
 use crate::disk::{Disk, Wanted};
 use crate::error::FragError;
-use crate::outcome::{Figure, Outcome, Table};
+use crate::outcome::{Figure, Outcome};
 use crate::pieces::{read_whole, write_in_pieces};
 use crate::settings::{Extent, Settings};
 

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use mobifs_charts::{Bars, Legend, bar_chart};
+use mobifs_charts::{Bars, Legend, Table, bar_chart};
 use mobifs_device_server::DeviceCounts;
 use mobifs_experiments::{Criterion, figure, size};
 use rusqlite::{Connection, OpenFlags};
@@ -18,7 +18,7 @@ use crate::apps::write_file;
 use crate::degrees::Degrees;
 use crate::disk::{Disk, Wanted};
 use crate::error::FragError;
-use crate::outcome::{Figure, Outcome, Table};
+use crate::outcome::{Figure, Outcome};
 use crate::pieces::read_through;
 use crate::settings::{Extent, Settings};
 

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use mobifs_charts::{Bars, Legend, PlotError, bar_chart};
+use mobifs_charts::{Bars, Legend, PlotError, Table, bar_chart};
 use mobifs_numerics::geometric_mean;
 use mobifs_workloads::workload::sqlite::{JournalMode, Statement};
 
 use super::{BASELINE, Comparison, Cost, NO_JOURNAL};
-use crate::report::{Section, Table};
+use crate::report::Section;
 
 /// S2: what the mechanisms of S3 gain over ext4 ordered, in percent.
 const PUBLISHED: [(Statement, f64); 3] = [

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use mobifs_charts::{Bars, Curve, Frame, Legend, PlotError, bar_chart, draw, picture};
+use mobifs_charts::{Bars, Curve, Frame, Legend, PlotError, Table, bar_chart, draw, picture};
 
-use super::html::{Section, Table};
+use super::html::Section;
 use crate::distribution::Distribution;
 use crate::figures::{Characterisation, CommitTimes, Jbd2Figures, MobifsFigures, Modification};
 use crate::published;

@@ -5,6 +5,5 @@ mod html;
 mod overview;
 
 pub use characterisation::{section, text};
-pub(crate) use html::Table;
 pub use html::{Section, page};
 pub use overview::overview;

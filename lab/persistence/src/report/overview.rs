@@ -1,9 +1,9 @@
 //! Several characterisations beside each other and beside S3's apps.
 
-use mobifs_charts::{Bars, Curve, Frame, Legend, PlotError, bar_chart, draw, picture};
+use mobifs_charts::{Bars, Curve, Frame, Legend, PlotError, Table, bar_chart, draw, picture};
 
 use super::characterisation::percent;
-use super::html::{Section, Table};
+use super::html::Section;
 use crate::figures::Characterisation;
 use crate::published;
 
