@@ -108,23 +108,37 @@ if ! { cargo test --workspace --locked --no-run && cargo build --locked -p mobif
 fi
 export MOBIFS_BIN=$TARGET_DIR/debug/mobifs
 
-beside=()
-for name in "${STEPS[@]}"; do
-  case $name in
-    bindings | sqlite | pjdfstest | fsx) beside+=("$name") ;;
-  esac
-done
+# chosen NAME...: those of them that are wanted.
+chosen() {
+  local name step
+  for name in "$@"; do
+    for step in "${STEPS[@]}"; do
+      [ "$step" != "$name" ] || echo "$name"
+    done
+  done
+}
+
+# in_front NAME...: steps whose output is seen as it comes, one after the other.
+in_front() {
+  local name
+  for name in $(chosen "$@"); do
+    # shellcheck disable=SC2046 # words of a command
+    run "$name" $(command_of "$name")
+  done
+}
+
 # What runs in the background of a script does not hear Ctrl-C.
 trap 'trap - INT TERM; kill 0' INT TERM
-run_beside "${beside[@]}" &
-for name in "${STEPS[@]}"; do
-  case $name in
-    # shellcheck disable=SC2046 # words of a command
-    counting | cargo | interleavings | notes) run "$name" $(command_of "$name") ;;
-  esac
-done
+# shellcheck disable=SC2046 # names of steps
+run_beside $(chosen bindings sqlite pjdfstest fsx) &
+in_front counting cargo
+# Its disks must not meet those of other steps; what computes runs beside it.
 wait
-for name in "${beside[@]}"; do
+# shellcheck disable=SC2046 # names of steps
+run_beside $(chosen interleavings) &
+in_front notes
+wait
+for name in $(chosen interleavings bindings sqlite pjdfstest fsx); do
   step "$name"
   cat "$LOG_DIR/$name.log"
   # A step that did not get to its end has none.
