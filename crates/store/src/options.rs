@@ -41,9 +41,10 @@ impl Preallocation {
         database_bytes: 0,
         large_bytes: 0,
     };
-    /// The steps that S4 found best for databases, and as much as larger files have up to 1 MiB.
+    /// Twice the 128 KiB with which S4 prevents most of the fragments, as many databases of phones grow
+    /// beyond that (`docs/AGEING.md`), and as much as larger files have up to 1 MiB.
     pub const IN_STEPS: Self = Self {
-        database_bytes: 128 << 10,
+        database_bytes: 256 << 10,
         large_bytes: 1 << 20,
     };
 }

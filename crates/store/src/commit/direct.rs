@@ -143,6 +143,14 @@ pub(crate) fn choose_direct<L: Lower>(
         let pending = overlay.state().pending.objects.get(&state.id).cloned();
         let created = state.created || pending.as_ref().is_some_and(|object| object.created);
         let is_new = state.created && pending.is_none();
+        let first = pages.get(&PageIndex(0));
+        let preallocations = applier.preallocations();
+        let in_one_piece = created && preallocations.keeps_in_one_piece(first, pending.as_deref());
+        if in_one_piece && preallocations.is_within_step(state.attributes.size) {
+            continue;
+        }
+        // Single pages would be scattered among those that the apply allocates.
+        let new_bytes = if in_one_piece { 0 } else { new_bytes };
         let known = known(pending.as_deref(), created);
         let mut empty_tail = None;
         let placement = placement::place(known, new_bytes, pages.keys().copied(), || {

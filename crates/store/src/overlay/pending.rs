@@ -365,11 +365,10 @@ impl PendingObject {
         dropped_bytes
     }
 
-    /// Whether the pending content is that of a new SQLite database.
-    pub(crate) fn is_database(&self) -> bool {
-        const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
+    /// Whether the pending content begins so, as that of a new file or of one that is written anew.
+    pub(crate) fn begins_with(&self, magic: &[u8]) -> bool {
         match self.pages.get(&PageIndex(0)) {
-            Some(PendingPage::Whole(page)) => page.stored().starts_with(SQLITE_MAGIC),
+            Some(PendingPage::Whole(page)) => page.stored().starts_with(magic),
             _ => false,
         }
     }

@@ -30,7 +30,10 @@ fn options() -> JournalOptions {
         uuid_if_new: [7; 16],
         reserve_bytes: 64 << 10,
         ahead_pages_min: 1,
-        preallocation: Preallocation::IN_STEPS,
+        preallocation: Preallocation {
+            database_bytes: STEP,
+            ..Preallocation::IN_STEPS
+        },
         ..JournalOptions::default()
     }
 }
@@ -164,6 +167,35 @@ fn nothing_is_preallocated_where_it_is_off() {
     grow(&store, plain_file(id, 0, 1), 2, 80, Vec::new());
     store.apply().unwrap();
     assert_eq!(unused(&lower, "a"), 0);
+}
+
+/// A commit with a long run of new pages, or with much new content, brought a new database to its
+/// place at once: its blocks were those of that moment, and there were none to grow in. After four
+/// days of ageing half of the databases had a second piece for that.
+#[test]
+fn new_databases_of_large_commits_are_allocated_with_room_to_grow() {
+    let lower = CrashLower::new();
+    let store = open(&lower);
+    let id = ObjectId(store.first_new_object().0 + 10);
+    let made = |size| ObjectState {
+        created: true,
+        ..plain_file(id, size, 1)
+    };
+    grow(&store, made(0), 0, 20, vec![root_entry("a", Some(id))]);
+    store.apply().unwrap();
+    assert_eq!(unused(&lower, "a"), STEP - 80 * KIB);
+    // Beyond a step a long run goes to its place, and what the journal has is allocated around it.
+    let id = ObjectId(id.0 + 2);
+    let made = ObjectState {
+        created: true,
+        ..plain_file(id, 0, 1)
+    };
+    grow(&store, made, 0, 20, vec![root_entry("b", Some(id))]);
+    grow(&store, plain_file(id, 80 * KIB, 1), 20, 45, Vec::new());
+    store.apply().unwrap();
+    assert_eq!(unused(&lower, "b"), 2 * STEP - 180 * KIB);
+    store.close().unwrap();
+    assert_eq!((unused(&lower, "a"), unused(&lower, "b")), (0, 0));
 }
 
 /// F1: room that a program requested beyond the end, adjoining the file or apart from it, before

@@ -18,13 +18,15 @@ mod step;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mobifs_base::{PAGE_BYTES_U64, SpaceInfo};
+use mobifs_base::{PAGE_BYTES_U64, Page, SpaceInfo};
 use parking_lot::MutexGuard;
 
 use crate::Preallocation;
 use crate::apply::preallocation::list::{Listed, Phase};
+use crate::apply::preallocation::step::SQLITE_MAGIC;
 use crate::locks::{Order, Rank, Ranked, RankedMutex};
 use crate::lower::{Lower, LowerStat};
+use crate::overlay::pending::PendingObject;
 
 /// Files with preallocation at a time; the list on disk has room for so many.
 pub(crate) const FILES_MAX: usize = 256;
@@ -109,6 +111,24 @@ impl Preallocations {
         let files = self.files();
         let file = files.by_inode.get(&stat.inode)?;
         (file.is_same_object(stat) && file.phase == Phase::Held).then_some(file.end)
+    }
+
+    /// Whether a new file is a database, which the apply gives blocks in which it can grow. Where a
+    /// commit has so much new content that it brings others to their places at once, such a file stays
+    /// in the journal, but for long runs.
+    pub(crate) fn keeps_in_one_piece(
+        &self,
+        first: Option<&Page>,
+        pending: Option<&PendingObject>,
+    ) -> bool {
+        let begins = first.map(|page| page.stored().starts_with(SQLITE_MAGIC));
+        let is_pending = || pending.is_some_and(|object| object.begins_with(SQLITE_MAGIC));
+        self.policy.database_bytes > 0 && self.is_ready() && begins.unwrap_or_else(is_pending)
+    }
+
+    /// Whether a new database of this size has all its content in the first step of its growth.
+    pub(crate) const fn is_within_step(&self, size: u64) -> bool {
+        size < self.policy.database_bytes
     }
 
     /// A commit has written to the file as far as this.

@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mobifs_base::{Attributes, ByteRange, FileKind, ObjectId, PageIndex};
+use mobifs_base::{Attributes, ByteRange, FileKind, ObjectId, PageIndex, RangeSet};
 
 use crate::StoreError;
 use crate::apply::content::growing_runs;
 use crate::apply::deleted::Deleted;
 use crate::apply::preallocation::list::{self, Listed, Phase};
-use crate::apply::preallocation::step::{Kind, SQLITE_MAGIC, end_of, step_bytes};
+use crate::apply::preallocation::step::{
+    HOT_JOURNAL_MAGIC, Kind, SQLITE_MAGIC, end_of, step_bytes,
+};
 use crate::apply::preallocation::{
     FILES_MAX, METADATA_BYTES, Preallocations, block_end, find, short_bytes,
 };
@@ -212,7 +214,7 @@ impl<'a, L: Lower> Planner<'a, L> {
         if !is_linked || object.is_whole || requests {
             return Ok(());
         }
-        let Growth::From(start) = Growth::of(object, 0, attributes.size) else {
+        let Growth::From(start) = Growth::of_new(object, attributes.size) else {
             return Ok(());
         };
         let step = self.step(id, object, attributes, None);
@@ -263,8 +265,12 @@ impl<'a, L: Lower> Planner<'a, L> {
     }
 
     fn kind_of(&self, id: ObjectId, object: &PendingObject, lower: Option<&L::Handle>) -> Kind {
-        if object.is_database() {
+        if object.begins_with(SQLITE_MAGIC) {
             return Kind::Database;
+        }
+        // It is mostly deleted at the end of its transaction.
+        if object.created && object.begins_with(HOT_JOURNAL_MAGIC) {
+            return Kind::Other;
         }
         let of_name = {
             let state = self.overlay.state();
@@ -374,6 +380,22 @@ enum Growth {
 }
 
 impl Growth {
+    /// Of a file that the epoch has made: commits may have written parts of it to their place.
+    fn of_new(object: &PendingObject, size: u64) -> Self {
+        let mut missing = RangeSet::from_iter([ByteRange::new(0, block_end(size))]);
+        object.direct.iter().for_each(|range| missing.remove(range));
+        let start = missing
+            .iter()
+            .next()
+            .map_or(block_end(size), |first| first.start);
+        growing_runs(object, 0).for_each(|run| missing.remove(run));
+        if size > 0 && missing.is_empty() {
+            Self::From(start)
+        } else {
+            Self::WithHoles
+        }
+    }
+
     /// Of a file with so many bytes in the lower filesystem, to `size`.
     fn of(object: &PendingObject, lower_bytes: u64, size: u64) -> Self {
         if size < lower_bytes {

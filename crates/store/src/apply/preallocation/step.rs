@@ -6,6 +6,8 @@ use crate::Preallocation;
 const LARGE_BYTES_MIN: u64 = 128 << 10;
 /// What a SQLite database begins with.
 pub(super) const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
+/// What a rollback journal of SQLite begins with as long as its transaction is not complete.
+pub(super) const HOT_JOURNAL_MAGIC: &[u8] = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7";
 
 /// What a growing file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +49,6 @@ pub(super) fn step_bytes(
     let bytes = match kind {
         Kind::Database if policy.database_bytes == 0 => 0,
         Kind::Database => policy.database_bytes.max(as_large(policy.large_bytes)),
-        // A new rollback journal is deleted at the end of its transaction.
-        Kind::Log if is_new => 0,
         Kind::Log => policy.database_bytes,
         Kind::Other if is_new => 0,
         Kind::Other => as_large(policy.large_bytes),
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(step(Kind::Database, true, 8), Some(128));
         assert_eq!(step(Kind::Database, false, 300), Some(256));
         assert_eq!(step(Kind::Database, false, 1 << 20), Some(1024));
-        assert_eq!(step(Kind::Log, true, 300), None);
+        assert_eq!(step(Kind::Log, true, 300), Some(128));
         assert_eq!(step(Kind::Log, false, 300), Some(128));
         assert_eq!(step(Kind::Other, false, 127), None);
         assert_eq!(step(Kind::Other, false, 128), Some(128));
