@@ -89,6 +89,19 @@ fn print_while_read(text: &str) -> Result<bool, Failure> {
     }
 }
 
+/// Refuses to start a daemon under `mobifs run`, which would answer its calls for durability, too: what
+/// it makes durable for others would not be.
+fn refuse_under_run(command: &str) -> Result<(), Failure> {
+    if !mobifs_run::is_supervised() {
+        return Ok(());
+    }
+    let message = format!(
+        "`mobifs {command}` was started under `mobifs run`, which would answer its own calls for \
+         durability before anything is durable: start it outside"
+    );
+    Err(Failure::new(Code::Usage, message))
+}
+
 /// A word as a shell takes it.
 fn shell_quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);

@@ -38,6 +38,7 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
     if options.remount {
         return remount(&arguments.mountpoint, &options.mount);
     }
+    super::refuse_under_run("mount")?;
     let log = arguments.log.clone().or_else(|| options.log.clone());
     let mut takeover_state = None;
     let mut supervisor = SupervisorLink::none();

@@ -14,7 +14,7 @@ use mobifs_native::{
     unmark_after_daemon, withdraw_after_daemon,
 };
 
-use super::{AS_LONG_AS_IT_TAKES, print, tell, unexpected};
+use super::{AS_LONG_AS_IT_TAKES, print, refuse_under_run, tell, unexpected};
 use crate::arguments::SteerArguments;
 
 pub(crate) fn run(arguments: &SteerArguments) -> Result<(), Failure> {
@@ -33,6 +33,7 @@ pub(crate) fn run(arguments: &SteerArguments) -> Result<(), Failure> {
 }
 
 fn start(arguments: &SteerArguments, ready: &Ready) -> Result<(), Failure> {
+    refuse_under_run("steer")?;
     if arguments.foreground {
         // The parent has made the log file our standard error already.
         let file = arguments.log.as_deref();
