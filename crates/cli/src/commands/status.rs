@@ -188,8 +188,12 @@ fn write_native(text: &mut String, status: &Status, native: &NativeStatus) -> st
         "calls    for durability {}",
         if native.calls_return_at_once {
             "return at once where `mobifs run` has started the program"
-        } else {
+        } else if native.promise_withdrawn.is_some() {
             "wait"
+        } else if status.battery_low {
+            "wait: the battery is low"
+        } else {
+            "wait: the class is durable (`mobifs set --app . --class relaxed`)"
         }
     )?;
     if native.promise_withdrawn.is_some() {
