@@ -121,6 +121,8 @@ pub(crate) enum Command {
     Recover(RecoverArguments),
     /// Check a store that is not mounted for damage; changes nothing
     Check(CheckArguments),
+    /// Measure up to which size one durable write is faster than a write and a flush, and use it
+    Calibrate(CalibrateArguments),
     /// Find out what a failure would do
     Drill(DrillArguments),
     /// Load the configuration of a mount again
@@ -490,6 +492,18 @@ pub(crate) struct CheckArguments {
     pub(crate) wait: WaitArgument,
     /// The store
     pub(crate) store: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CalibrateArguments {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) wait: WaitArgument,
+    /// The mount, or a store that is not mounted: it is brought to its last committed state first
+    #[arg(value_name = "MOUNTPOINT|STORE")]
+    pub(crate) place: PathBuf,
 }
 
 #[derive(Debug, Args)]

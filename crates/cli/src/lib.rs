@@ -79,6 +79,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Top(words) => commands::top::run(&words.all),
         Command::Recover(arguments) => commands::recover::run(&arguments),
         Command::Check(arguments) => commands::check::run(&arguments),
+        Command::Calibrate(arguments) => commands::calibrate::run(&arguments),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Drill(arguments) => commands::drill::run(&arguments.drill),
         Command::Touch(arguments) => commands::touch::run(&arguments),

@@ -54,6 +54,7 @@ impl Steering {
                 ordered_fsyncs: 0,
                 joined_transactions: 0,
                 journal: JournalReport::default(),
+                calibration: None,
                 strays: 0,
                 not_applied: None,
             },

@@ -3,6 +3,7 @@
 
 use crate::StoreError;
 use crate::apply::preallocation::list as preallocation;
+use crate::calibration::{Calibration, file as calibration};
 use crate::log::codec;
 use crate::log::header::{HEADER_BYTES, Header, KIND_RECORDS, transaction_bytes};
 use crate::log::overflow::Overflow;
@@ -26,6 +27,20 @@ pub fn recode_preallocated(bytes: &[u8], uuid: [u8; 16]) -> Result<Vec<u8>, Stri
 pub fn forge_preallocated(uuid: [u8; 16], files: u64) -> Vec<u8> {
     let files: Vec<_> = (1..=files).map(preallocation::Listed::example).collect();
     preallocation::encode(uuid, files.len() as u64, files.iter())
+}
+
+/// The calibration of a device as bytes again; the error says why the bytes are none.
+///
+/// # Errors
+/// If the bytes are anything else.
+pub fn recode_calibration(bytes: &[u8], uuid: [u8; 16]) -> Result<Vec<u8>, String> {
+    let parsed = calibration::parse(bytes, uuid).map_err(|damage| damage.to_string())?;
+    Ok(calibration::encode(uuid, &parsed))
+}
+
+/// A valid calibration with so many sizes.
+pub fn forge_calibration(uuid: [u8; 16], sizes: u32) -> Vec<u8> {
+    calibration::encode(uuid, &Calibration::example(sizes))
 }
 
 /// The records as bytes.

@@ -17,6 +17,7 @@ use crate::apply::limbo::{self, Unnamed};
 use crate::apply::preallocation::give_back::{GivenBack, give_back};
 use crate::apply::work::Applier;
 use crate::apply::{self, ahead, reserve};
+use crate::calibration::{Calibration, measure};
 use crate::commit;
 use crate::commit::counters::CommitCounters;
 use crate::locks::{Rank, RankedMutex};
@@ -58,6 +59,8 @@ pub struct JournalStore<L: Lower> {
     first_new: ObjectId,
     usage: Arc<Usage>,
     counters: CommitCounters,
+    /// The largest durable write is configured.
+    has_configured_threshold: bool,
 }
 
 impl<L: Lower> std::fmt::Debug for JournalStore<L> {
@@ -79,7 +82,7 @@ impl<L: Lower> JournalStore<L> {
         &self.epoch
     }
 
-    fn new(opened: Opened<L>) -> Self {
+    fn new(opened: Opened<L>, options: &JournalOptions) -> Self {
         let Opened {
             order,
             overlay,
@@ -96,6 +99,7 @@ impl<L: Lower> JournalStore<L> {
             capabilities,
             first_new,
             counters: CommitCounters::default(),
+            has_configured_threshold: options.direct_bytes_max.is_some(),
         }
     }
 
@@ -107,7 +111,7 @@ impl<L: Lower> JournalStore<L> {
     /// then), [`StoreError::Unsuitable`], [`StoreError::Lower`].
     pub fn open(lower: L, options: &JournalOptions) -> Result<(Self, RecoveryReport), StoreError> {
         let (opened, report) = recovery::open(lower, options)?;
-        Ok((Self::new(opened), report))
+        Ok((Self::new(opened, options), report))
     }
 
     /// As [`JournalStore::open`]; `sink` records everything that a successor of this
@@ -139,7 +143,7 @@ impl<L: Lower> JournalStore<L> {
         saved: RestartState,
     ) -> Result<(Self, Resumed), StoreError> {
         let (opened, resumed) = recovery::resume(lower, options, sink, saved)?;
-        Ok((Self::new(opened), resumed))
+        Ok((Self::new(opened, options), resumed))
     }
 
     /// Applies everything and marks the journal clean.
@@ -186,6 +190,31 @@ impl<L: Lower> JournalStore<L> {
             direct_io: epoch.log().direct_io(),
             direct_bytes_max: epoch.log().direct_bytes_max(),
         }
+    }
+
+    /// Applies everything and measures the device again; commits wait meanwhile.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsuitable`] where nothing is to be measured, and as [`Store::apply`].
+    fn measure_again(&self) -> Result<Calibration, StoreError> {
+        let overlay = &self.overlay;
+        if overlay.is_read_only() {
+            return Err(StoreError::Unsuitable(
+                "the store is read-only: measuring the device writes to its journal".to_owned(),
+            ));
+        }
+        if self.has_configured_threshold {
+            return Err(StoreError::Unsuitable(
+                "direct_write_max_bytes is configured: what is measured would have no effect; remove it \
+                 from the configuration and mount the store again"
+                    .to_owned(),
+            ));
+        }
+        self.write_ahead();
+        let mut epoch = self.epoch.lock();
+        apply::apply_all(overlay, &self.applier, &mut epoch)?;
+        epoch.invalidate_tail(overlay.lower(), overlay.sink())?;
+        measure::on_request(overlay, &mut epoch).map(|measured| (*measured).clone())
     }
 
     /// Writes content of what is pending to its place, as far as that can be done while others
@@ -254,6 +283,14 @@ impl<L: Lower> Store for JournalStore<Gate<L>> {
         }
         self.write_ahead();
         apply::apply_all(&self.overlay, &self.applier, &mut self.epoch.lock())
+    }
+
+    fn calibration(&self) -> Option<Calibration> {
+        self.usage.calibration().map(|measured| (*measured).clone())
+    }
+
+    fn calibrate(&self) -> Result<Calibration, StoreError> {
+        self.measure_again()
     }
 
     fn pending(&self) -> PendingWork {

@@ -11,6 +11,7 @@
 #![deny(unsafe_code)]
 
 mod apply;
+mod calibration;
 mod commit;
 mod error;
 #[cfg(test)]
@@ -36,6 +37,8 @@ mod unlinked;
 
 pub use apply::preallocation::list::NAME as PREALLOCATED_FILE;
 pub use apply::spare::NAMES as SPARE_FILES;
+pub use calibration::file::NAME as CALIBRATION_FILE;
+pub use calibration::{Calibration, WriteTimes};
 pub use commit::counters::JournalWrites;
 pub use error::StoreError;
 pub use journal_store::{JournalInfo, JournalStore};

@@ -7,7 +7,7 @@ use mobifs_base::{
     SpaceInfo, Transaction, Xattr,
 };
 
-use crate::{JournalWrites, StoreError};
+use crate::{Calibration, JournalWrites, StoreError};
 
 /// Limits of the lower filesystem that the engine must keep *before* it
 /// acknowledges an operation, because afterwards it is too late to fail.
@@ -154,6 +154,17 @@ pub trait Store: Send + Sync {
     /// [`StoreError::Lower`]; what is committed stays committed and the call may be
     /// repeated.
     fn apply(&self) -> Result<(), StoreError>;
+
+    /// What was measured of the device below the store; none if it was not.
+    fn calibration(&self) -> Option<Calibration>;
+
+    /// Applies everything, and measures the device again: the largest transaction that is one
+    /// durable write may be another one afterwards.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsuitable`] where nothing is to be measured (the store is read-only or has no
+    /// journal, or the size is configured), and as [`Store::apply`].
+    fn calibrate(&self) -> Result<Calibration, StoreError>;
 
     /// What is committed but not applied, and counters.
     fn pending(&self) -> PendingWork;

@@ -3,7 +3,7 @@
 
 use mobifs_base::PAGE_BYTES_U64;
 use mobifs_engine::{TransactioningName, TransactioningRule};
-use mobifs_store::PendingWork;
+use mobifs_store::{Calibration, PendingWork};
 use serde::{Deserialize, Serialize};
 
 use crate::AppName;
@@ -226,8 +226,45 @@ impl From<&PendingWork> for JournalReport {
     }
 }
 
+/// How long writes to the journal take that are to be durable.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CalibrationReport {
+    /// The device; none if it could not be told from others.
+    pub device: Option<String>,
+    /// The largest commit that is to be one durable write, by these times.
+    pub durable_write_max_bytes: u64,
+    /// By size, the smallest first.
+    pub sizes: Vec<WriteTimesReport>,
+}
+
+/// How long writes of one size take: medians.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WriteTimesReport {
+    /// The size.
+    pub bytes: u64,
+    /// One durable write, in µs.
+    pub durable_us: f64,
+    /// A write and a flush, in µs.
+    pub flushed_us: f64,
+}
+
+impl From<&Calibration> for CalibrationReport {
+    fn from(measured: &Calibration) -> Self {
+        let sizes = measured.sizes.iter().map(|times| WriteTimesReport {
+            bytes: times.bytes,
+            durable_us: times.durable_ns as f64 / 1e3,
+            flushed_us: times.flushed_ns as f64 / 1e3,
+        });
+        Self {
+            device: measured.device.clone(),
+            durable_write_max_bytes: measured.direct_bytes_max,
+            sizes: sizes.collect(),
+        }
+    }
+}
+
 /// The store under one mount.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoreStatus {
     /// Its directory; none for one without.
     pub path: Option<String>,
@@ -246,6 +283,9 @@ pub struct StoreStatus {
     /// What commits wrote to the journal.
     #[serde(default)]
     pub journal: JournalReport,
+    /// What was measured of the device, the last time; none if it was not.
+    #[serde(default)]
+    pub calibration: Option<CalibrationReport>,
     /// Bytes written to the device by commits.
     pub commit_written_bytes: u64,
     /// Bytes written to the device by applying.

@@ -92,6 +92,8 @@ pub const CONTROL_LINE: Target = Target {
             r#"{"reply":"error","kind":"not-permitted","message":"no"}"#,
             r#"{"command":"cut","keep":{"random":{"seed":5}}}"#,
             r#"{"command":"power-on"}"#,
+            r#"{"command":"calibrate"}"#,
+            r#"{"reply":"calibration","calibration":{"device":null,"durable_write_max_bytes":4096,"sizes":[{"bytes":4096,"durable_us":31.5,"flushed_us":40.0}]}}"#,
             r#"{"reply":"powered-on","report":{"a":[1.5,null]},"loop_device":"/dev/loop0"}"#,
         ])
     },

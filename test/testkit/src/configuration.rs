@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use mobifs_volume::Config;
 
@@ -17,11 +17,9 @@ const KEPT_MAX: usize = 64;
 ///
 /// # Errors
 /// What is wrong with it.
-///
-/// # Panics
-/// If another thread has panicked in here.
 pub fn parsed(text: &str) -> Result<Config, String> {
-    let mut kept = PARSED.lock().expect("no thread panics while it parses");
+    // Entries are whole whenever a thread panics.
+    let mut kept = PARSED.lock().unwrap_or_else(PoisonError::into_inner);
     let kept = kept.get_or_insert_default();
     if let Some(config) = kept.get(text) {
         return Ok(config.clone());

@@ -10,6 +10,7 @@ use mobifs_store::{Inspection, PosixLower, StoreError, StoreScope, inspect};
 use mobifs_volume::StoreLock;
 
 use super::progress::Progress;
+use super::{calibrate, status::size};
 use crate::arguments::CheckArguments;
 
 pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
@@ -92,6 +93,7 @@ fn write(out: &mut String, path: &Path, found: &Inspection) -> std::fmt::Result 
         Some(bytes) => {
             writeln!(out, "{}: store {}", printable_path(path), uuid(bytes))?;
             writeln!(out, "  journal: {} bytes", found.journal_bytes)?;
+            write_durable(out, found)?;
         }
         None => writeln!(
             out,
@@ -145,6 +147,20 @@ fn write(out: &mut String, path: &Path, found: &Inspection) -> std::fmt::Result 
     write_kept(out, found)?;
     for problem in &found.problems {
         writeln!(out, "  PROBLEM: {}", printable(problem))?;
+    }
+    Ok(())
+}
+
+/// Up to which size commits are one durable write, and what was measured.
+fn write_durable(out: &mut String, found: &Inspection) -> std::fmt::Result {
+    match found.direct_bytes_max {
+        0 => writeln!(out, "  every commit is a write and a flush")?,
+        bytes => writeln!(out, "  commits up to {} are one durable write", size(bytes))?,
+    }
+    if let Some(measured) = &found.calibration {
+        let measured = measured.into();
+        writeln!(out, "  measured on {}:", calibrate::device(&measured))?;
+        write!(out, "{}", calibrate::table(&measured, "  "))?;
     }
     Ok(())
 }

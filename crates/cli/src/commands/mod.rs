@@ -1,6 +1,7 @@
 //! One file for each command.
 
 pub(crate) mod adopt;
+pub(crate) mod calibrate;
 pub(crate) mod check;
 pub(crate) mod doctor;
 pub(crate) mod drill;

@@ -16,8 +16,8 @@ use mobifs_volume::{
 use unicode_width::UnicodeWidthStr as _;
 
 use super::{
-    AS_LONG_AS_IT_TAKES, ask_patiently, mounts, print_as_is, print_while_read, shell_quoted,
-    totals, unexpected,
+    AS_LONG_AS_IT_TAKES, ask_patiently, calibrate, mounts, print_as_is, print_while_read,
+    shell_quoted, totals, unexpected,
 };
 use crate::arguments::StatusArguments;
 
@@ -306,6 +306,7 @@ fn write_journal(text: &mut String, store: &StoreStatus) -> std::fmt::Result {
         )?;
     }
     write_commits(text, store)?;
+    write_durable(text, store)?;
     if let Some(reason) = &store.not_applied {
         writeln!(text, "         NOT APPLIED: {}", printable(reason))?;
     }
@@ -326,6 +327,30 @@ fn write_commits(text: &mut String, store: &StoreStatus) -> std::fmt::Result {
         percent(journal.whole_pages, journal.pages),
         percent(journal.control_bytes, journal.written_bytes()),
         journal.flushes
+    )
+}
+
+/// Up to which size a commit is one durable write, and what was measured of the smallest.
+fn write_durable(text: &mut String, store: &StoreStatus) -> std::fmt::Result {
+    let Some(measured) = &store.calibration else {
+        return Ok(());
+    };
+    let direct = match store.journal.durable_write_max_bytes {
+        0 => "every commit is a write and a flush".to_owned(),
+        bytes => format!("commits up to {} are one durable write", size(bytes)),
+    };
+    let times = measured.sizes.first().map_or_else(String::new, |times| {
+        format!(
+            " ({}: {}, with a flush {})",
+            size(times.bytes),
+            calibrate::microseconds(times.durable_us),
+            calibrate::microseconds(times.flushed_us)
+        )
+    });
+    writeln!(
+        text,
+        "         {direct}{times}; measured on {}",
+        calibrate::device(measured)
     )
 }
 

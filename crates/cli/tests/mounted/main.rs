@@ -8,6 +8,7 @@ mod alone;
 mod bad_calls;
 mod bad_input;
 mod binds;
+mod calibrate;
 mod crashes;
 mod deep;
 mod doctor;

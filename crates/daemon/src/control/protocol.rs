@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::totals::DayTotals;
-use mobifs_volume::{AppName, AppSelection, PolicySettings, Status};
+use mobifs_volume::{AppName, AppSelection, CalibrationReport, PolicySettings, Status};
 
 /// What a mount can be asked to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +51,8 @@ pub enum Request {
     },
     /// Report what was written and saved, day by day.
     Totals,
+    /// Measure the device below the store again.
+    Calibrate,
     /// Change settings of one app until the configuration is loaded again.
     Set {
         /// The app, by its path relative to the mount.
@@ -103,6 +105,11 @@ pub enum Reply {
     Totals {
         /// The days on which anything happened, the oldest first.
         days: Vec<DayTotals>,
+    },
+    /// The answer to [`Request::Calibrate`].
+    Calibration {
+        /// What was measured.
+        calibration: CalibrationReport,
     },
     /// It could not be done.
     Error {

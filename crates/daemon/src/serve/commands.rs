@@ -451,6 +451,12 @@ impl ControlHandler for Daemon {
             },
             Request::Set { app, settings } => self.set(&app, &settings),
             Request::Totals => self.totals(),
+            Request::Calibrate => match self.volume.calibrate() {
+                Ok(measured) => Reply::Calibration {
+                    calibration: (&measured).into(),
+                },
+                Err(error) => refused(&error),
+            },
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::io;
 
 use crate::StoreError;
+use crate::calibration::{Calibration, WriteTimes};
 use crate::log::superblock::{Home, SLOTS, Superblock};
 use crate::log::{JOURNAL, identity, threshold};
 use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
@@ -21,6 +22,8 @@ pub(crate) struct Made<H> {
     pub(super) journal: H,
     pub(super) direct_io: bool,
     pub(super) superblock: Superblock,
+    /// The times that decided its threshold, if that was measured.
+    pub(super) measured: Option<Vec<WriteTimes>>,
 }
 
 /// Makes the first journal of a store, and its identity.
@@ -98,11 +101,12 @@ pub(crate) fn unfinished<L: Lower>(
         discard(lower, directory, name)?;
         let (journal, direct_io) = lower.open_journal(directory, name)?;
         let mut superblock = wanted;
-        fill(lower, &journal, &mut superblock, measure)?;
+        let measured = fill(lower, &journal, &mut superblock, measure)?;
         Ok(Made {
             journal,
             direct_io,
             superblock,
+            measured,
         })
     };
     attempt().map_err(|error| {
@@ -116,7 +120,7 @@ fn fill<L: Lower>(
     journal: &L::Handle,
     superblock: &mut Superblock,
     measure: bool,
-) -> io::Result<()> {
+) -> io::Result<Option<Vec<WriteTimes>>> {
     let whole = mobifs_base::ByteRange::new(0, superblock.journal_bytes);
     match lower.preallocate(journal, whole) {
         Err(error) if error.kind() != io::ErrorKind::Unsupported => return Err(error),
@@ -138,8 +142,11 @@ fn fill<L: Lower>(
         offset += zeros.as_bytes().len() as u64;
     }
     lower.journal_flush(journal)?;
+    let mut measured = None;
     if measure {
-        superblock.direct_bytes_max = threshold::measure(lower, journal, superblock.journal_bytes)?;
+        let sizes = threshold::measure(lower, journal, superblock.journal_bytes)?;
+        superblock.direct_bytes_max = Calibration::threshold_of(&sizes);
+        measured = Some(sizes);
     }
     superblock.home = Home::of(&lower.stat(journal)?);
     let mut block = JournalBuffer::zeroed(JOURNAL_BLOCK_BYTES);
@@ -147,7 +154,8 @@ fn fill<L: Lower>(
     for slot in 0..SLOTS {
         lower.journal_write(journal, &block, (slot * JOURNAL_BLOCK_BYTES) as u64, true)?;
     }
-    lower.sync(journal)
+    lower.sync(journal)?;
+    Ok(measured)
 }
 
 /// Best effort after a failure that is reported already; a file that stays is recognised as

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mobifs_base::{ObjectId, PAGE_BYTES_U64};
+use parking_lot::Mutex;
 
+use crate::calibration::{Calibration, WriteTimes};
 use crate::log::Log;
 use crate::log::overflow::{self, Overflow};
 use crate::log::record::Record;
@@ -47,6 +49,8 @@ pub(crate) struct Usage {
     used_bytes: AtomicU64,
     total_bytes: AtomicU64,
     direct_bytes_max: AtomicU64,
+    /// Locked only while it is copied or replaced.
+    calibration: Mutex<Option<Arc<Calibration>>>,
 }
 
 impl Usage {
@@ -60,6 +64,11 @@ impl Usage {
 
     pub(crate) fn direct_bytes_max(&self) -> u64 {
         self.direct_bytes_max.load(Ordering::Relaxed)
+    }
+
+    /// What was measured of the device, if it was.
+    pub(crate) fn calibration(&self) -> Option<Arc<Calibration>> {
+        self.calibration.lock().clone()
     }
 }
 
@@ -329,6 +338,35 @@ impl<H> Epoch<H> {
         lower: &impl Lower<Handle = H>,
     ) -> Result<(), StoreError> {
         self.log.rebind_to_copy(lower)
+    }
+
+    /// As [`Log::take_measured`].
+    pub(crate) fn take_measured(&mut self) -> Option<Vec<WriteTimes>> {
+        self.log.take_measured()
+    }
+
+    /// As [`Log::measure`].
+    pub(crate) fn measure(
+        &self,
+        lower: &impl Lower<Handle = H>,
+    ) -> Result<Vec<WriteTimes>, StoreError> {
+        self.log.measure(lower)
+    }
+
+    /// As [`Log::set_direct_bytes_max`].
+    pub(crate) fn set_direct_bytes_max(
+        &mut self,
+        lower: &impl Lower<Handle = H>,
+        direct_bytes_max: u64,
+    ) -> Result<(), StoreError> {
+        self.log.set_direct_bytes_max(lower, direct_bytes_max)?;
+        self.publish();
+        Ok(())
+    }
+
+    /// What was measured of the device, to be shown.
+    pub(crate) fn set_calibration(&self, calibration: Arc<Calibration>) {
+        *self.usage.calibration.lock() = Some(calibration);
     }
 
     /// Makes the log durable as found, and invalidates the remains of a torn transaction.

@@ -116,6 +116,7 @@ fn existing<L: Lower>(
         pristine: superblock.clean && found.end == LOG_START && found.discarded_tail_bytes == 0,
         superblock,
         home,
+        measured: None,
         buffer: JournalBuffer::default(),
     };
     let is_copied = superblock
@@ -286,6 +287,7 @@ pub(crate) fn fresh<H>(made: Made<H>) -> Log<H> {
         last: LOG_START,
         sequence: 1,
         pristine: true,
+        measured: made.measured,
         buffer: JournalBuffer::default(),
     }
 }
@@ -308,6 +310,7 @@ fn absent<H>(superblock: Superblock) -> Log<H> {
         last: LOG_START,
         sequence: 1,
         pristine: true,
+        measured: None,
         buffer: JournalBuffer::default(),
     }
 }

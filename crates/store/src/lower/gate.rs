@@ -115,6 +115,9 @@ impl<L: Lower> Lower for Gate<L> {
     fn preallocate(&self, file: &Self::Handle, range: ByteRange) -> io::Result<()> {
         self.change(|lower| lower.preallocate(file, range))
     }
+    fn device_identity(&self) -> Option<String> {
+        self.lower.device_identity()
+    }
     fn keeps_preallocation(&self) -> bool {
         self.lower.keeps_preallocation()
     }

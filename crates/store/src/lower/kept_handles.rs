@@ -147,6 +147,9 @@ impl<L: Lower> Lower for KeptHandles<L> {
     fn preallocate(&self, file: &Self::Handle, range: ByteRange) -> io::Result<()> {
         self.call(|lower| lower.preallocate(file, range))
     }
+    fn device_identity(&self) -> Option<String> {
+        self.lower.device_identity()
+    }
     fn keeps_preallocation(&self) -> bool {
         self.lower.keeps_preallocation()
     }

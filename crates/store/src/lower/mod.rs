@@ -218,6 +218,9 @@ pub trait Lower: Send + Sync {
     fn sync_content(&self, file: &Self::Handle) -> io::Result<()>;
     /// Makes everything in the filesystem durable.
     fn sync_all(&self) -> io::Result<()>;
+    /// Which device the filesystem is on, in words for people, and another one for each device; none
+    /// where that cannot be known.
+    fn device_identity(&self) -> Option<String>;
     /// Room.
     fn space(&self) -> io::Result<SpaceInfo>;
     /// What the filesystem allows, found by trying in `scratch_directory` where no

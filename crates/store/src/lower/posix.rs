@@ -6,6 +6,7 @@
 mod access;
 mod attributes;
 mod content;
+mod device;
 #[expect(unsafe_code, reason = "a system call that no crate wraps")]
 mod extents;
 mod flagged;
@@ -292,6 +293,10 @@ impl Lower for PosixLower {
             // Only this store's files, not the whole filesystem.
             StoreScope::File(_) => self.sync_each(),
         }
+    }
+
+    fn device_identity(&self) -> Option<String> {
+        device::identity(&self.root)
     }
 
     fn space(&self) -> io::Result<SpaceInfo> {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use mobifs_base::{FileKind, Name, ObjectId};
 
 use crate::StoreError;
+use crate::calibration::{self, Calibration};
 use crate::log::overflow;
 use crate::log::record::Record;
 use crate::log::{self, LogOptions};
@@ -27,6 +28,10 @@ pub struct Inspection {
     pub uuid: Option<[u8; 16]>,
     /// Size of the journal.
     pub journal_bytes: u64,
+    /// The largest transaction that is one durable write.
+    pub direct_bytes_max: u64,
+    /// What was measured of the device, if it was.
+    pub calibration: Option<Calibration>,
     /// Objects that transactions in the journal create.
     pub created: u64,
     /// Objects that they change.
@@ -68,6 +73,8 @@ pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
     own.expand(lower, &mut scanned.transactions)?;
     found.uuid = log.is_there().then(|| log.uuid());
     found.journal_bytes = log.total_bytes();
+    found.direct_bytes_max = log.direct_bytes_max();
+    found.calibration = calibration::file::read(lower, &own.mobifs, log.uuid());
     found.report = RecoveryReport::of(&scanned);
     if scanned.is_copied {
         copied::locate(lower, &mut scanned.transactions)?;

@@ -24,6 +24,7 @@ use crate::apply::limbo::{self, Unnamed};
 use crate::apply::preallocation::{self, Preallocations};
 use crate::apply::reserve::{self, Reserve};
 use crate::apply::work::Applier;
+use crate::calibration;
 use crate::locks::Order;
 use crate::log::epoch::{Epoch, RenameMark};
 use crate::log::overflow;
@@ -105,6 +106,7 @@ pub(crate) fn open<L: Lower>(
             unapplied::clear_limbo_but_known(&opened.overlay)?;
         }
     }
+    opened.find_calibration(options, report.applied);
     report.lost = list_lost(&opened.overlay)?;
     Ok((opened, report))
 }
@@ -152,6 +154,7 @@ pub(crate) fn resume<L: Lower>(
             limbo::sweep_stage(&opened.overlay, opened.applier.reserve(), carried_file);
         }
     }
+    opened.find_calibration(options, false);
     report.lost = list_lost(&opened.overlay)?;
     Ok((opened, Resumed { report, committed }))
 }
@@ -316,6 +319,15 @@ impl<L: Lower> Opened<L> {
     /// Whether everything committed is applied.
     fn is_applied(&self) -> bool {
         self.epoch.log().is_empty() && self.overlay.state().pending.is_empty()
+    }
+
+    /// Finds what was measured of the device. If everything is applied and the store is on another
+    /// device, measures again; not if the threshold is configured.
+    fn find_calibration(&mut self, options: &JournalOptions, is_applied: bool) {
+        let may_measure = is_applied && self.is_applied() && self.epoch.log().carried().is_none();
+        let is_configured = options.direct_bytes_max.is_some();
+        let Self { overlay, epoch, .. } = self;
+        calibration::measure::at_open(overlay, epoch, may_measure, is_configured);
     }
 
     /// Everything is applied: deletes what an earlier mount left, and counts ids anew.

@@ -234,6 +234,7 @@ impl StoreLock {
                 "reserve",
                 LOCK,
                 mobifs_store::PREALLOCATED_FILE,
+                mobifs_store::CALIBRATION_FILE,
             ];
             for name in made.into_iter().chain(mobifs_store::SPARE_FILES) {
                 let _gone = rustix::fs::unlinkat(&directory, name, AtFlags::empty());

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use mobifs_base::{MonotonicNs, ObjectId, PAGE_BYTES_U64, SpaceInfo, TransactionId};
 use mobifs_engine::{ClosedUntil, Commit, FsError, Next, SyncPoint};
-use mobifs_store::{StoreError, Transaction};
+use mobifs_store::{Calibration, StoreError, Transaction};
 
 use super::group_commit::Wanted;
 use super::sync::MutexGuard;
@@ -394,6 +394,19 @@ impl Volume {
         let applied = self.shared.apply();
         committed?;
         Ok(applied?)
+    }
+
+    /// Applies what is committed and measures the device below the store again; commits wait
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// [`VolumeError::PowerCut`], or what the store refuses ([`mobifs_store::Store::calibrate`]).
+    pub fn calibrate(&self) -> Result<Calibration, VolumeError> {
+        self.shared
+            .check_power()
+            .map_err(|_| VolumeError::PowerCut)?;
+        self.shared.apply()?;
+        Ok(self.shared.store.calibrate()?)
     }
 
     fn commit_app(&self, name: &[u8]) -> Result<(), VolumeError> {

@@ -57,6 +57,7 @@ impl Volume {
                 commits: pending.commits,
                 joined_transactions: shared.commit_queue.joined(),
                 journal: (&pending).into(),
+                calibration: shared.store.calibration().as_ref().map(Into::into),
                 commit_written_bytes: pending.commit_written_bytes,
                 apply_written_bytes: pending.apply_written_bytes,
                 strays: pending.externally_modified,

@@ -142,6 +142,9 @@ impl<L: Lower> Lower for Fence<L> {
         check_offset(range.end)?;
         self.change(&[]).preallocate(file, range)
     }
+    fn device_identity(&self) -> Option<String> {
+        self.pass(&[]).device_identity()
+    }
     fn keeps_preallocation(&self) -> bool {
         self.pass(&[]).keeps_preallocation()
     }

@@ -2,6 +2,7 @@
 //! forged.
 
 mod arbitrary_record;
+mod calibration;
 mod carried;
 mod copied;
 mod damaged;
@@ -14,6 +15,7 @@ mod records;
 mod salvaged;
 mod scan;
 
+pub use calibration::CALIBRATION;
 pub use carried::JOURNAL_CARRIED_MOUNT;
 pub use copied::JOURNAL_COPIED_MOUNT;
 pub use damaged::JOURNAL_DAMAGED_MOUNT;

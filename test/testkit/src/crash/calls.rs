@@ -615,6 +615,10 @@ impl Lower for CrashLower {
         })
     }
 
+    fn device_identity(&self) -> Option<String> {
+        self.0.filesystem.lock().device.clone()
+    }
+
     fn keeps_preallocation(&self) -> bool {
         true
     }
@@ -776,6 +780,7 @@ impl Lower for CrashLower {
 
     fn journal_flush(&self, journal: &CrashHandle) -> io::Result<()> {
         self.mutate(Call::JournalSync, |filesystem| {
+            filesystem.journal_flushes += 1;
             filesystem.journal_write_pending = false;
             filesystem.make_durable(|effect| {
                 matches!(effect, Effect::Sector { inode, .. } | Effect::Size { inode, .. }

@@ -2,6 +2,7 @@
 //! own: a process that another test starts has the files of a mount open for a moment, and an unmount
 //! would find them in use.
 
+mod calibration;
 mod changed_behind;
 mod copied_stores;
 mod crash_search;

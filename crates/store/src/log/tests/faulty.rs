@@ -118,6 +118,9 @@ impl Lower for Faulty {
         self.lower.is_in_scope(name)
     }
 
+    fn device_identity(&self) -> Option<String> {
+        None
+    }
     fn keeps_preallocation(&self) -> bool {
         self.lower.keeps_preallocation()
     }
