@@ -192,31 +192,6 @@ impl<L: Lower> JournalStore<L> {
         }
     }
 
-    /// Applies everything and measures the device again; commits wait meanwhile.
-    ///
-    /// # Errors
-    /// [`StoreError::Unsuitable`] where nothing is to be measured, and as [`Store::apply`].
-    fn measure_again(&self) -> Result<Calibration, StoreError> {
-        let overlay = &self.overlay;
-        if overlay.is_read_only() {
-            return Err(StoreError::Unsuitable(
-                "the store is read-only: measuring the device writes to its journal".to_owned(),
-            ));
-        }
-        if self.has_configured_threshold {
-            return Err(StoreError::Unsuitable(
-                "direct_write_max_bytes is configured: what is measured would have no effect; remove it \
-                 from the configuration and mount the store again"
-                    .to_owned(),
-            ));
-        }
-        self.write_ahead();
-        let mut epoch = self.epoch.lock();
-        apply::apply_all(overlay, &self.applier, &mut epoch)?;
-        epoch.invalidate_tail(overlay.lower(), overlay.sink())?;
-        measure::on_request(overlay, &mut epoch).map(|measured| (*measured).clone())
-    }
-
     /// Writes content of what is pending to its place, as far as that can be done while others
     /// commit; [`Store::apply`] does so first. What is not done, or fails, is left to the apply.
     pub fn write_ahead(&self) {
@@ -290,7 +265,24 @@ impl<L: Lower> Store for JournalStore<Gate<L>> {
     }
 
     fn calibrate(&self) -> Result<Calibration, StoreError> {
-        self.measure_again()
+        let overlay = &self.overlay;
+        if overlay.is_read_only() {
+            return Err(StoreError::Unsuitable(
+                "the store is read-only: measuring the device writes to its journal".to_owned(),
+            ));
+        }
+        if self.has_configured_threshold {
+            return Err(StoreError::Unsuitable(
+                "direct_write_max_bytes is configured: what is measured would have no effect; remove it \
+                 from the configuration and mount the store again"
+                    .to_owned(),
+            ));
+        }
+        self.write_ahead();
+        let mut epoch = self.epoch.lock();
+        apply::apply_all(overlay, &self.applier, &mut epoch)?;
+        epoch.invalidate_tail(overlay.lower(), overlay.sink())?;
+        measure::on_request(overlay, &mut epoch).map(|measured| (*measured).clone())
     }
 
     fn pending(&self) -> PendingWork {

@@ -27,6 +27,7 @@ pub mod lower;
 mod memory;
 mod options;
 mod overlay;
+mod own_file;
 pub mod placement;
 mod recovery;
 mod restart_state;

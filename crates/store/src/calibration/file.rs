@@ -9,8 +9,9 @@ use mobifs_base::FileKind;
 use mobifs_base::codec::{CodecError, Reader, Writer};
 
 use crate::calibration::{Calibration, WriteTimes};
-use crate::lower::{Create, Lower, LowerStat, found};
+use crate::lower::{Create, Lower, found};
 use crate::overlay::Overlay;
+use crate::own_file::{Damage, is_ours};
 
 /// Its name in `.mobifs`.
 pub const NAME: &str = "calibration";
@@ -25,39 +26,6 @@ pub(super) const DEVICE_BYTES_MAX: usize = 512;
 const SIZES_MAX: usize = 32;
 /// No file is larger.
 const FILE_BYTES_MAX: usize = HEADER_BYTES + 1 + 4 + DEVICE_BYTES_MAX + 8 + 4 + SIZES_MAX * 24;
-
-/// Why a file has no calibration.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Damage {
-    Magic,
-    Version(u32),
-    OtherStore,
-    Length,
-    Checksum,
-    Malformed(CodecError),
-    /// A value that no calibration has.
-    Value,
-}
-
-impl std::fmt::Display for Damage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Magic => f.write_str("it begins with something else"),
-            Self::Version(version) => write!(f, "it has format version {version}"),
-            Self::OtherStore => f.write_str("it is that of another store"),
-            Self::Length => f.write_str("it has another length than it says"),
-            Self::Checksum => f.write_str("its checksum is wrong"),
-            Self::Malformed(error) => write!(f, "{error}"),
-            Self::Value => f.write_str("it has a value that no calibration has"),
-        }
-    }
-}
-
-impl From<CodecError> for Damage {
-    fn from(error: CodecError) -> Self {
-        Self::Malformed(error)
-    }
-}
 
 /// The content of the file.
 pub(crate) fn encode(uuid: [u8; 16], calibration: &Calibration) -> Vec<u8> {
@@ -140,11 +108,6 @@ fn parse_body(body: &[u8]) -> Result<Calibration, Damage> {
         sizes,
         direct_bytes_max,
     })
-}
-
-/// Whether this is the store's own file, and of nothing else: with another name it is not.
-fn is_ours(stat: &LowerStat) -> bool {
-    stat.kind == FileKind::Regular && stat.nlink == 1
 }
 
 /// The calibration that an earlier mount has left in this directory; one that cannot be used is

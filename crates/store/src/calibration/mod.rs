@@ -40,11 +40,6 @@ impl Calibration {
         }
     }
 
-    /// The threshold that follows from these times.
-    pub(crate) fn threshold_of(sizes: &[WriteTimes]) -> u64 {
-        choose(sizes)
-    }
-
     /// Whether this was measured on `device`. Where one of both is not known, only a known device
     /// counts as another one.
     fn is_of(&self, device: Option<&str>) -> bool {
@@ -73,7 +68,7 @@ fn shortened(mut device: String) -> String {
 /// The size up to which durable writes are to be used: the one with which writes of all the sizes
 /// measured together cost the least, relative to what each costs at best. So a single outlier does
 /// not decide.
-fn choose(measured: &[WriteTimes]) -> u64 {
+pub(crate) fn choose(measured: &[WriteTimes]) -> u64 {
     let mut best_bytes = 0;
     let (mut gain, mut best_gain) = (0.0, 0.0);
     for times in measured {

@@ -7,7 +7,7 @@
 use std::io;
 
 use crate::StoreError;
-use crate::calibration::{Calibration, WriteTimes};
+use crate::calibration::{WriteTimes, choose};
 use crate::log::superblock::{Home, SLOTS, Superblock};
 use crate::log::{JOURNAL, identity, threshold};
 use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
@@ -145,7 +145,7 @@ fn fill<L: Lower>(
     let mut measured = None;
     if measure {
         let sizes = threshold::measure(lower, journal, superblock.journal_bytes)?;
-        superblock.direct_bytes_max = Calibration::threshold_of(&sizes);
+        superblock.direct_bytes_max = choose(&sizes);
         measured = Some(sizes);
     }
     superblock.home = Home::of(&lower.stat(journal)?);

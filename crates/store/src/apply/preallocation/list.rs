@@ -6,7 +6,7 @@
 
 use std::io;
 
-use mobifs_base::codec::{CodecError, Reader, Writer};
+use mobifs_base::codec::{Reader, Writer};
 use mobifs_base::{FileKind, Timestamp};
 
 use crate::StoreError;
@@ -14,6 +14,7 @@ use crate::apply::preallocation::{FILES_MAX, Preallocations, block_end};
 use crate::lower::directories::Directories;
 use crate::lower::{Create, Lower, LowerStat, found};
 use crate::overlay::Overlay;
+use crate::own_file::{Damage, is_ours};
 
 /// Its name in `.mobifs`.
 pub const NAME: &str = "preallocated";
@@ -96,36 +97,6 @@ pub(crate) struct Found {
     pub(crate) sequence: u64,
     /// Its file is the store's, and can be written.
     pub(crate) is_usable: bool,
-}
-
-/// Why a slot has no list.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Damage {
-    /// It was never written.
-    Empty,
-    Magic,
-    Version(u32),
-    OtherStore,
-    Length,
-    Checksum,
-    Malformed(CodecError),
-    /// A value that no list has.
-    Value,
-}
-
-impl std::fmt::Display for Damage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Empty => f.write_str("it is empty"),
-            Self::Magic => f.write_str("it begins with something else"),
-            Self::Version(version) => write!(f, "it has format version {version}"),
-            Self::OtherStore => f.write_str("it is that of another store"),
-            Self::Length => f.write_str("it is cut short"),
-            Self::Checksum => f.write_str("its checksum is wrong"),
-            Self::Malformed(error) => write!(f, "{error}"),
-            Self::Value => f.write_str("it has a value that no list has"),
-        }
-    }
 }
 
 /// A slot with these files.
@@ -250,11 +221,6 @@ pub(crate) fn choose(content: &[u8], uuid: [u8; 16]) -> Result<(u64, Vec<Listed>
         (_, Ok(second)) => Ok(second),
         (Err(Damage::Empty), Err(damage)) | (Err(damage), Err(_)) => Err(damage),
     }
-}
-
-/// Whether this is the store's own file, and of nothing else: with another name it is not.
-fn is_ours(stat: &LowerStat) -> bool {
-    stat.kind == FileKind::Regular && stat.nlink == 1
 }
 
 /// Reads the list that an earlier mount has left. One that cannot be used is ignored, with a line
