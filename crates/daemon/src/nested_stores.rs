@@ -86,7 +86,7 @@ pub(crate) fn unrecovered_above(store: &Path) -> Option<PathBuf> {
         .map(Path::to_owned)
 }
 
-/// Whether the directory has the own directory of a store, and nobody but its owner or root has made that.
+/// Whether the directory has the own directory of a store, which its owner or root has made.
 fn is_trusted(store: &Path) -> bool {
     let own = store
         .join(StoreScope::Tree.own_directory())

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::progress::Progress;
 use super::status::{json_text, size};
-use super::{ask, check, print, unexpected};
+use super::{ask, check, print, refuse_under_run, unexpected};
 use crate::arguments::CalibrateArguments;
 
 pub(crate) fn run(arguments: &CalibrateArguments) -> Result<(), Failure> {
@@ -37,6 +37,8 @@ fn of_mount(mountpoint: &Path) -> Result<CalibrationReport, Failure> {
 }
 
 fn of_store(store: &Path, arguments: &CalibrateArguments) -> Result<CalibrationReport, Failure> {
+    // What it measured there would be the supervisor's answers.
+    refuse_under_run("calibrate")?;
     let path = check::existing(store, false)?;
     let _progress = Progress::of_reading("measuring", check::journal_of(&path));
     raise_limits()?;

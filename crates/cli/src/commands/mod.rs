@@ -90,8 +90,8 @@ fn print_while_read(text: &str) -> Result<bool, Failure> {
     }
 }
 
-/// Refuses to start a daemon under `mobifs run`, which would answer its calls for durability, too: what
-/// it makes durable for others would not be.
+/// Refuses under `mobifs run`, which answers this program's calls for durability, too, what relies on
+/// them: a daemon, as what it makes durable for others would not be, and measurements.
 fn refuse_under_run(command: &str) -> Result<(), Failure> {
     if !mobifs_run::is_supervised() {
         return Ok(());
