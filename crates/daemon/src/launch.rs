@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
 use crate::handover::{
-    KILLS_VARIABLE, LISTEN_PID_VARIABLE, NOTIFY_VARIABLE, Notifier, SUPERVISOR_VARIABLE,
+    KILLED_VARIABLE, LISTEN_PID_VARIABLE, NOTIFY_VARIABLE, Notifier, SUPERVISOR_VARIABLE,
 };
 use mobifs_host::printable;
 use serde::{Deserialize, Serialize};
@@ -128,7 +128,7 @@ pub fn start_in_background(
     for variable in [
         NOTIFY_VARIABLE,
         SUPERVISOR_VARIABLE,
-        KILLS_VARIABLE,
+        KILLED_VARIABLE,
         LISTEN_PID_VARIABLE,
     ] {
         command.env_remove(variable);

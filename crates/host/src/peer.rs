@@ -6,11 +6,10 @@
 
 use std::io;
 use std::mem::size_of;
-use std::os::fd::AsRawFd as _;
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsFd, AsRawFd as _};
 
-/// The process at the other end of a local socket: of a client's connection the one that listens,
-/// as it was when it began to.
+/// The process at the other end of a local socket: of a client's connection, and of the socket that
+/// it connected to, the one that listens, as it was when it began to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its id; none where it lies in a PID namespace that this process does not see into, as for a
@@ -26,7 +25,7 @@ impl Peer {
     ///
     /// # Errors
     /// That of the call.
-    pub fn of(stream: &UnixStream) -> io::Result<Self> {
+    pub fn of(socket: impl AsFd) -> io::Result<Self> {
         let mut found = libc::ucred {
             pid: 0,
             uid: u32::MAX,
@@ -37,7 +36,7 @@ impl Peer {
         // for which any bytes are a value.
         let result = unsafe {
             libc::getsockopt(
-                stream.as_raw_fd(),
+                socket.as_fd().as_raw_fd(),
                 libc::SOL_SOCKET,
                 libc::SO_PEERCRED,
                 (&raw mut found).cast(),
@@ -56,6 +55,8 @@ impl Peer {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     #[test]

@@ -5,9 +5,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use mobifs_host::{MountEntry, Peer, absolute_without_touching, mount_around, mounts};
+use mobifs_host::{
+    MountEntry, Peer, absolute_without_touching, connect_at_once, mount_around, mounts,
+};
 use mobifs_steered::{Device, Directory};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::protocol::{Reply, Request};
 use super::socket_path::socket_candidates;
@@ -405,14 +406,6 @@ pub(crate) fn maker_of_socket(mount: &MountEntry) -> Option<u32> {
         let stream = connect_at_once(path).ok()?;
         maker_of(&stream, mount)?.pid
     })
-}
-
-/// A daemon that accepts no connections lets clients wait as soon as the backlog is full.
-fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(UnixStream::from(socket))
 }
 
 /// Whether this error means that the peer has ended.

@@ -50,14 +50,9 @@ impl ControlServer {
         handler: Arc<dyn ControlHandler>,
         readers: Option<&str>,
     ) -> io::Result<Self> {
-        let address = listener.local_addr()?;
-        let own = address.as_pathname().filter(|path| path.exists());
-        let path = match (own, mount) {
-            (Some(path), _) => path.to_owned(),
-            (None, Some(mount)) => runtime_directory()?.join(socket_name(mount)),
-            (None, None) => return Err(io::ErrorKind::NotFound.into()),
-        };
-        let server = LineServer::resume(path, listener, lines(handler, readers))?;
+        let place =
+            mount.map(|mount| Ok::<_, io::Error>(runtime_directory()?.join(socket_name(mount))));
+        let server = LineServer::resume(listener, place.transpose()?, lines(handler, readers))?;
         admit(&server, readers);
         Ok(Self(server))
     }

@@ -16,15 +16,13 @@ use super::{
 use crate::adapter::{TakeoverError, VolumeSession, begin_takeover, postpone_takeover};
 use crate::config_text::ConfigText;
 use crate::failure::{Code, Failure};
-use crate::handover::{Inherited, SupervisorLink, is_last, kills_in_a_row, supervisor_pid};
+use crate::handover::{Inherited, SupervisorLink, is_last, predecessor_was_killed, supervisor_pid};
 use crate::recording::Recording;
 
 /// After so many daemons in a row died while they took over, the next process does not serve
 /// any more: it commits what the arena holds and ends the mount ([`final_commit`]).
 const ATTEMPTS_MAX: u32 = 5;
-/// Daemons that were killed from outside count only if there were more of them in a row: the cause
-/// was not what they did, and the killer (the kernel, when memory is short) may stop.
-const KILLS_MAX: u32 = 100;
+
 /// What a takeover starts from.
 #[derive(Debug)]
 pub struct TakeoverState {
@@ -219,10 +217,13 @@ impl TakeoverState {
     }
 }
 
-/// The number of this attempt.
+/// The number of this attempt, without the one before it if that was killed from outside: the cause
+/// was not what it did, and the killer (the kernel, when memory is short) may stop. It may have been
+/// ready: the attempt counts until the requests of its predecessor are answered, which comes after.
+/// How many are killed before none tries again is the supervisor's to decide.
 fn begin_attempt(arena: &Arena) -> Result<u32, TakeoverError> {
     let attempt = begin_takeover(arena)?;
-    if attempt > 1 && (1..=KILLS_MAX).contains(&kills_in_a_row()) {
+    if attempt > 1 && predecessor_was_killed() {
         postpone_takeover(arena)?;
         return Ok(attempt - 1);
     }
