@@ -24,7 +24,7 @@ mod backoff;
 mod carry;
 pub(crate) mod content;
 pub(crate) mod deleted;
-mod externally_modified;
+pub(crate) mod externally_modified;
 pub(crate) mod limbo;
 pub(crate) mod preallocation;
 pub(crate) mod refused;

@@ -210,6 +210,16 @@ impl Pending {
         self.reserve(Room::of_state(state).saturating_sub(reserved));
     }
 
+    /// The object has lost all its names, which its last recorded attributes may not say: a
+    /// transaction that deletes an object records only that its names go.
+    pub(crate) fn note_deleted(&mut self, id: ObjectId) {
+        if self.object(id).is_some()
+            && let Some(attributes) = &mut self.object_mut(id).attributes
+        {
+            attributes.nlink = 0;
+        }
+    }
+
     /// Saturating: a forged journal may ask for any room.
     fn reserve(&mut self, more: Room) {
         self.reserved = self.reserved.saturating_add(more);

@@ -484,3 +484,27 @@ fn a_removal_of_a_journal_that_a_successor_reports_as_failed_has_removed_nothing
         }
     }
 }
+
+/// An apply failed while names moved, and a later transaction deleted the file that it had moved: its
+/// place was known by no name any more, and after a cut it counted as moved by another program.
+#[test]
+fn a_file_that_is_deleted_after_a_failed_apply_has_not_been_moved_by_another_program() {
+    let events = [
+        make_directory("alpha"),
+        make_directory("alpha/d"),
+        create("alpha/a"),
+        write("alpha/a", 5000),
+        SyncAll,
+        Apply,
+        write("alpha/a", 3000),
+        rename("alpha/a", "alpha/d/b"),
+        SyncAll,
+        Apply,
+        unlink("alpha/d/b"),
+        SyncAll,
+        Apply,
+    ];
+    for setting in [Setting::default(), forgetful()] {
+        holds(&events, setting, failing(Calls::Changes, 1), OFTEN);
+    }
+}
