@@ -163,6 +163,39 @@ fn a_promise_lapses_unless_a_daemon_renews_it() {
     wait_until(|| !found.is_in_force());
 }
 
+/// Lets an ext4 meet an error.
+fn meet_error(disk: &Disk) {
+    let device = mount_line(&disk.at);
+    let device = Path::new(device.rsplit(' ').nth(1).unwrap());
+    let trigger = Path::new("/sys/fs/ext4").join(device.file_name().unwrap());
+    fs::write(trigger.join("trigger_fs_error"), "a test\n").unwrap();
+}
+
+/// An error was found by the next look at the mount options, up to ten seconds later, and until then
+/// calls for durability returned at once.
+#[test]
+fn an_error_that_the_kernel_reports_withdraws_the_promise() {
+    needs_mounts!();
+    for options in [
+        "loop,data=journal,errors=remount-ro",
+        "loop,data=journal,errors=continue",
+    ] {
+        let Some(disk) = Disk::new(Made { options, ..EXT4 }) else {
+            return;
+        };
+        disk.steer("");
+        assert!(disk.is_in_force());
+        meet_error(&disk);
+        wait_until(|| !disk.is_in_force());
+        let log = fs::read_to_string(disk.fixture.path("log")).unwrap();
+        assert!(log.contains("the kernel has reported an error"), "{log}");
+        // A commit that succeeds says that the filesystem goes on.
+        let goes_on = options.ends_with("continue");
+        assert_eq!(mobifs(&["sync"], &disk.at).status.success(), goes_on);
+        assert_eq!(disk.is_in_force(), goes_on);
+    }
+}
+
 /// `syncfs` says that everything is committed where the filesystem has failed and become read-only.
 #[test]
 fn a_filesystem_that_fails_withdraws_the_promise() {
@@ -176,10 +209,7 @@ fn a_filesystem_that_fails_withdraws_the_promise() {
     };
     disk.steer("");
     fs::write(disk.at.join("file"), "content").unwrap();
-    let device = mount_line(&disk.at);
-    let device = Path::new(device.rsplit(' ').nth(1).unwrap());
-    let trigger = Path::new("/sys/fs/ext4").join(device.file_name().unwrap());
-    fs::write(trigger.join("trigger_fs_error"), "a test\n").unwrap();
+    meet_error(&disk);
     fails(&mobifs(&["sync"], &disk.at), 1, &["Read-only"]);
     let status = disk.status();
     let why = status["native"]["promise_withdrawn"].as_str().unwrap();
