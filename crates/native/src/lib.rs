@@ -29,7 +29,7 @@ mod takeover;
 
 pub use check::{Examination, Obstacle, examine, examine_only, is_steered};
 pub use filesystem::Filesystem;
-pub use left_over::{LeftOverError, forget_daemon, withdraw_after_daemon};
+pub use left_over::{LeftOver, LeftOverError};
 pub use mobifs_engine::AppPolicy;
 pub use note::NoteError;
 pub use only::{OnlyError, OnlyObstacle, unmark_after_daemon};

@@ -106,9 +106,9 @@ fn note_of(mount: &MountEntry) -> PathBuf {
     Standstill::path(&Directory::from_environment(), device)
 }
 
-/// Lets apps go on that a daemon of this filesystem has left standing still.
-pub fn end_standstill_after_daemon(mount: &MountEntry) {
-    Standstill::end_noted(&note_of(mount));
+/// Lets apps go on that a daemon of this filesystem has left standing still; whether there were any.
+pub(crate) fn end_standstill_after_daemon(directory: &Directory, device: Device) -> bool {
+    Standstill::end_noted(&Standstill::path(directory, device))
 }
 
 /// What `mobifs steer --check` says about a history of the filesystem that is mounted there.
