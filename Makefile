@@ -19,13 +19,14 @@ ZSH_COMPLETIONS ?= $(PREFIX)/share/zsh/site-functions
 FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build static install install-lab install-sqlite manuals install-programs install-manuals \
-	install-units deb tarball package-test package-check site replay sizes memory-floor session wheel-portable uninstall demo test check explore lint test-32bit \
-	targets bench bench-flash bench-recovery bench-responsiveness bench-neighbours bench-native bench-record sim-native \
-	room room-f2fs bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks crash-campaign-f2fs native-campaign \
-	native-guest native-systemd systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
-	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers frag-report wheel clean defrag-campaign \
-	defrag-comparison
+.PHONY: help setup build static manuals install install-programs install-manuals install-units install-lab \
+	install-sqlite uninstall deb tarball package-test sqlite-conformance sqlite-tcl wheel wheel-portable \
+	package-check memory-floor sizes site session replay demo test check explore lint test-32bit targets bench \
+	bench-flash bench-native bench-sqlite-vfs bench-neighbours bench-together bench-record sim-native \
+	bench-recovery bench-responsiveness fuzz tsan room room-f2fs crash-campaign crash-campaign-disks \
+	crash-campaign-f2fs native-campaign native-guest native-systemd adopt-guest systemd-check kill-campaign kill-search \
+	poison-campaign postmark-cuts flash-campaign defrag-campaign defrag-comparison frag-f2fs sqlite-campaign \
+	sqlite-histories corpus soak servers frag-report persist-report clean
 
 # Pages and completions of one program. Completions of zsh are in another directory on each system.
 define install_manuals
@@ -59,6 +60,7 @@ install: install-programs install-manuals install-units ## Install the mobifs co
 
 install-programs:
 	install -D -m 755 $(BUILD)/mobifs $(DESTDIR)$(PREFIX)/bin/mobifs
+	install -D -m 755 $(BUILD)/mobifs-top $(DESTDIR)$(PREFIX)/bin/mobifs-top
 	[ $(PRELOAD) = no ] || \
 		install -D -m 755 $(BUILD)/libmobifs_run.so $(DESTDIR)$(PREFIX)/lib/mobifs/libmobifs_run.so
 
@@ -82,7 +84,9 @@ install-sqlite: ## Install the SQLite extension and its header (PREFIX, DESTDIR)
 	install -D -m 644 crates/sqlite-extension/include/mobifs.h $(DESTDIR)$(PREFIX)/include/mobifs.h
 
 uninstall: ## Remove what install, install-lab and install-sqlite put there
-	rm -f $(DESTDIR)$(PREFIX)/bin/mobifs $(DESTDIR)$(PREFIX)/bin/mobifs-lab
+	@! ls $(DESTDIR)/etc/mobifs/adopted/*.json >/dev/null 2>&1 || \
+		{ echo "directories are adopted (mobifs adopt --list): mobifs unadopt DIR first" >&2; exit 1; }
+	rm -f $(DESTDIR)$(PREFIX)/bin/mobifs $(DESTDIR)$(PREFIX)/bin/mobifs-top $(DESTDIR)$(PREFIX)/bin/mobifs-lab
 	rm -f $(DESTDIR)$(PREFIX)/lib/mobifs/libmobifs_run.so
 	rmdir $(DESTDIR)$(PREFIX)/lib/mobifs 2>/dev/null || :
 	rm -f $(DESTDIR)$(PREFIX)/lib/libmobifs.so $(DESTDIR)$(PREFIX)/lib/libmobifs.a \
@@ -186,6 +190,10 @@ bench-neighbours: ## Small operations beside an app that writes all it can, on e
 	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli
 	python3 scripts/bench_neighbours.py $(BENCH_FLAGS)
 
+bench-together: ## Durable SQLite transactions of four programs at once, on ext4 and on a mount (BENCH_FLAGS, root)
+	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli
+	python3 scripts/bench_together.py $(BENCH_FLAGS)
+
 bench-record: ## What --record costs, with and without it in turns (BENCH_FLAGS)
 	cargo build --release --locked
 	python3 scripts/bench_record.py $(BENCH_FLAGS)
@@ -245,6 +253,10 @@ native-systemd: ## Services, containers, jumps of the clock and real sleep in na
 	cargo build --release --locked -p mobifs-cli -p mobifs-run-preload
 	scripts/native-systemd.sh $(or $(CUTS),100) $(or $(SEED),1)
 
+adopt-guest: ## mobifs adopt of /var/log under the real systemd and journald, power cuts, in a guest of QEMU (CUTS)
+	cargo build --release --locked -p mobifs-cli
+	scripts/adopt-guest.sh $(or $(CUTS),4)
+
 systemd-check: ## The real systemd, logind and UPower, in a guest of QEMU
 	cargo build --release --locked -p mobifs-cli
 	scripts/systemd-check.sh
@@ -252,6 +264,10 @@ systemd-check: ## The real systemd, logind and UPower, in a guest of QEMU
 kill-campaign: ## Daemons killed while programs work on the mount (KILLS, SEED, root)
 	MOBIFS_KILLS=$(or $(KILLS),1000) MOBIFS_KILL_SEED=$(or $(SEED),1) cargo test --release \
 		--locked -p mobifs-cli --test mounted kills::programs -- --nocapture
+
+kill-search: ## Processes over the journal store killed at every instant; what is found is shrunk (SECONDS, SEED)
+	cargo run --release --locked -p mobifs-testkit --bin crash-campaign -- --stage kills \
+		--seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
 
 poison-campaign: ## Daemons that cannot take over, wherever and however (ROUNDS, SEED, root)
 	MOBIFS_POISON_ROUNDS=$(or $(ROUNDS),3) MOBIFS_POISON_SEED=$(or $(SEED),1) cargo test \
@@ -272,6 +288,9 @@ defrag-campaign: ## Power cuts of an ext4 whose files are being remapped (CUTS, 
 defrag-comparison: ## e4defrag, copying and remapping on the same aged filesystems (MIB, root)
 	MOBIFS_DEFRAG_MIB=$(or $(MIB),512) cargo test --locked -p mobifs-defragmenter --test it \
 		full_filesystems -- --nocapture
+
+frag-f2fs: ## Measure and defragment an f2fs, in a guest of QEMU
+	scripts/frag-f2fs.sh
 
 sqlite-campaign: ## Power cuts and kills under SQLite in the VFS (CUTS, DISK_CUTS, KILLS, SEED, root)
 	MOBIFS_CUTS=$(or $(CUTS),100000) MOBIFS_CUT_SEED=$(or $(SEED),1) cargo test --release --locked \
@@ -302,6 +321,11 @@ frag-report: ## Published experiments with fragmented files as a page, criteria 
 	cargo build --release --locked -p mobifs-lab-cli
 	target/release/mobifs-lab frag experiment all --out $(or $(OUT),target/frag-report) --seed $(or $(SEED),1) \
 		$(if $(filter 1,$(FULL)),--full)
+
+persist-report: ## What commits cost, by programs, journals and filesystems, as a page beside published values (OUT, FULL=1, TRACES, root)
+	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli
+	target/release/mobifs-lab persist report --out $(or $(OUT),target/persist-report) $(if $(filter 1,$(FULL)),--full) \
+		$(or $(TRACES),$(if $(filter 1,$(FULL)),$(wildcard traces/*.parquet),traces/sqlite.parquet traces/packages.parquet))
 
 clean: ## Remove build results and downloaded tools
 	cargo clean

@@ -21,6 +21,10 @@ root=${DESTDIR:-}
 links="mount.fuse.mobifs umount.fuse.mobifs umount.fuseblk.mobifs"
 
 if [ "$uninstall" = yes ]; then
+  if ls "$root"/etc/mobifs/adopted/*.json >/dev/null 2>&1; then
+    echo "install.sh: directories are adopted (mobifs adopt --list); make them ordinary ones first (mobifs unadopt DIR)" >&2
+    exit 1
+  fi
   if grep -qsE ' fuse(blk)?\.mobifs ' /proc/self/mounts && [ -z "$root" ]; then
     echo "install.sh: MobiFS is mounted; unmount it first (mobifs umount MOUNTPOINT)" >&2
     exit 1

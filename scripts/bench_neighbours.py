@@ -14,6 +14,8 @@ with the default memory budget and with one of 64 MiB; in turns, so that what el
 hits all. Quantiles are of each run; shown are their medians over the rounds.
 
 `durable` has the small app durable, as on ext4: there its fsync waits for the device.
+`bindfs` is a FUSE filesystem that only hands each call on to the same ext4: what a request to any
+server in user space costs where the CPUs are busy. It is left out where bindfs is not installed.
 
   bench_neighbours.py [--seconds N] [--rounds N] [--only LOAD[,LOAD...]] [--places PLACE[,PLACE...]]
 """
@@ -35,7 +37,7 @@ from pathlib import Path
 from lib import machine
 from lib.disk import LoopImage, loop_devices_work, scratch_dir
 from lib.mount import MobiMount
-from lib.process import ROOT, Cleanup, Failed, main_guard, say
+from lib.process import ROOT, Cleanup, Failed, find_tool, main_guard, run, say
 from lib.report import human_count, table
 
 PAGE = 4096
@@ -46,9 +48,11 @@ CREATED = 1000
 IMAGE_MEBIBYTES = 3072
 WARM_UP_SECONDS = 1.0
 EXT4 = "ext4"
+BINDFS = "bindfs"
 # The daemon's configuration, where there is a mount.
 PLACES = {
     EXT4: "",
+    BINDFS: "",
     "default": "",
     "small": 'memory_budget_bytes = "64MiB"\n',
     "durable": '[[app]]\nmatch = "small"\nclass = "durable"\n',
@@ -172,6 +176,11 @@ def one_run(place: str, image: LoopImage, load: str, seconds: float) -> tuple[Ti
             return work(tree, load, seconds)
         with Cleanup() as cleanup:
             mountpoint = image.mountpoint.with_suffix(".mount")
+            if place == BINDFS:
+                mountpoint.mkdir(exist_ok=True)
+                run(BINDFS, "--multithreaded", tree, mountpoint)
+                cleanup.callback(run, "umount", mountpoint)
+                return work(mountpoint, load, seconds)
             mount = MobiMount(cleanup, tree, mountpoint, PLACES[place])
             mount.mount()
             result = work(mount.mountpoint, load, seconds)
@@ -238,6 +247,9 @@ def main() -> None:
     loads, places = options.only.split(","), options.places.split(",")
     if not set(loads) <= set(LOADS) or not set(places) <= set(PLACES):
         raise Failed("there is no such load or place; see --help")
+    if BINDFS in places and find_tool(BINDFS) is None:
+        say("bindfs is not installed, and left out")
+        places.remove(BINDFS)
     print(machine.one_line(machine.describe(ROOT)))
     every = measure(loads, places, options)
     out = ROOT / "target" / "bench-neighbours.json"

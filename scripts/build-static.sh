@@ -15,5 +15,5 @@ for target in "$@"; do
   name=$(echo "$target" | tr 'a-z-' 'A-Z_')
   env "CARGO_TARGET_${name}_LINKER=rust-lld" \
     "CARGO_TARGET_${name}_RUSTFLAGS=-C linker-flavor=ld.lld -C link-self-contained=yes -C target-feature=+crt-static" \
-    cargo build --locked --profile "${PROFILE:-release}" --target "$target" -p mobifs-cli --bin mobifs
+    cargo build --locked --profile "${PROFILE:-release}" --target "$target" -p mobifs-cli -p mobifs-top --bin mobifs --bin mobifs-top
 done

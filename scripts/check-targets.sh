@@ -15,9 +15,9 @@ check() {
     env "CC_$suffix=true" "AR_$suffix=true" cargo check --locked --target "$target" "$@"
 }
 
-check armv7-unknown-linux-gnueabihf -p mobifs-cli -p mobifs-run-preload -p mobifs-sqlite
-check aarch64-unknown-linux-gnu -p mobifs-cli -p mobifs-run-preload -p mobifs-sqlite
-check x86_64-unknown-linux-musl -p mobifs-cli -p mobifs-sqlite
-check aarch64-unknown-linux-musl -p mobifs-cli -p mobifs-sqlite
-check armv7-unknown-linux-musleabihf -p mobifs-cli -p mobifs-sqlite
+check armv7-unknown-linux-gnueabihf -p mobifs-cli -p mobifs-top -p mobifs-run-preload -p mobifs-sqlite
+check aarch64-unknown-linux-gnu -p mobifs-cli -p mobifs-top -p mobifs-run-preload -p mobifs-sqlite
+check x86_64-unknown-linux-musl -p mobifs-cli -p mobifs-top -p mobifs-sqlite
+check aarch64-unknown-linux-musl -p mobifs-cli -p mobifs-top -p mobifs-sqlite
+check armv7-unknown-linux-musleabihf -p mobifs-cli -p mobifs-top -p mobifs-sqlite
 check aarch64-linux-android -p mobifs-fuse -p mobifs-sqlite

@@ -9,6 +9,8 @@
 # A suite ends with a line of its own, "N passed, M failed, K skipped", in which everything is
 # counted already.
 
+# A test program that dies of a signal has no result; it counts as one test that failed.
+
 # What was seen since the last result is about one test program.
 function forget() { split("", skipped_here); split("", none_here); in_failures = 0 }
 
@@ -24,5 +26,6 @@ BEGIN { forget() }
   for (test in none_here) passed--
   forget()
 }
+/^ *process didn't exit successfully: .*\(signal: / { failed++; forget() }
 /^[0-9]+ passed, [0-9]+ failed/ { passed += $1; failed += $3; skipped += $5; forget() }
 END { printf "%d %d %d\n", passed, failed, skipped }

@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 . scripts/lib/release.sh
 
 OUT=${CARGO_TARGET_DIR:-$PWD/target}/deb
-PRODUCT=(mobifs-cli mobifs-run-preload mobifs-sqlite-extension)
+PRODUCT=(mobifs-cli mobifs-top mobifs-run-preload mobifs-sqlite-extension)
 LABORATORY=(mobifs-lab-cli)
 # PRODUCT_ONLY=1: without mobifs-lab, which takes longer to build than all else.
 [ -z "${PRODUCT_ONLY:-}" ] || LABORATORY=()

@@ -25,7 +25,7 @@ stage "property tests" cargo test --quiet --locked --workspace --lib --bins
 stage "engine and store" cargo test --quiet --locked -p mobifs-testkit --tests
 stage "flash device" cargo test --quiet --locked -p mobifs-device-model --tests
 stage "SQLite" cargo test --quiet --locked -p mobifs-sqlite --test stateful
-for name in cuts faults lives limits; do
+for name in cuts faults lives limits kills; do
   stage "crash search: $name" cargo run --quiet --release --locked -p mobifs-testkit \
     --bin crash-campaign -- --stage "$name" --seconds "$seconds" --seed "$seed"
 done

@@ -39,6 +39,7 @@ step "clippy" cargo clippy --quiet --workspace --all-targets --locked -- -D warn
 step "purity of the engine: no standard library" scripts/check-purity.sh
 step "file length" scripts/check-file-length.sh
 step "documents: links, anchors, named files" python3 scripts/check_docs.py
+step "error messages: docs/TROUBLESHOOTING.md has all" python3 scripts/check_messages.py
 step "table of reliability" python3 scripts/reliability.py --check
 step "scripts" scripts_parse
 step "licences" licences

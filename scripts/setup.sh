@@ -25,7 +25,7 @@ PACKAGES=(
 )
 
 # Programs of others that some tests talk to; without them these tests are skipped.
-TEST_PACKAGES=("qemu-io:qemu-utils" "nbdinfo:libnbd-bin" "mkfs.xfs:xfsprogs" "dbus-daemon:dbus"
+TEST_PACKAGES=("qemu-io:qemu-utils" "nbdinfo:libnbd-bin" "mkfs.xfs:xfsprogs" "dbus-daemon:dbus" "runc:runc"
   "valgrind:valgrind")
 
 # What `make soak` runs.

@@ -57,7 +57,7 @@ rm -rf "$OUT/manuals"
 "$(release_directory "$RELEASE_HOST" release)/mobifs-manuals" "$OUT/manuals"
 [ $# -gt 0 ] || set -- x86_64-unknown-linux-musl aarch64-unknown-linux-musl armv7-unknown-linux-musleabihf
 for target in "$@"; do
-  release_build "$target" dist -p mobifs-cli --bin mobifs
+  release_build "$target" dist -p mobifs-cli -p mobifs-top --bin mobifs --bin mobifs-top
   pack "$target"
 done
 (cd "$OUT" && sha256sum -- *.tar.gz >SHA256SUMS)

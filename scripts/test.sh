@@ -14,7 +14,7 @@ STEPS=("$@")
 TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
 LOG_DIR=$TARGET_DIR/test-logs
 mkdir -p "$LOG_DIR" target
-rm -f "$LOG_DIR"/*.log
+rm -f "$LOG_DIR"/*.log "$LOG_DIR"/*.status
 passed=0 failed=0 skipped=0
 
 step() { printf '\n== %s\n' "$*"; }
@@ -27,18 +27,52 @@ count() {
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 }
 
-# run NAME COMMAND...: a step whose failure is counted and does not stop the others.
-run() {
-  local name=$1 log=$LOG_DIR/$1.log status before=$failed started=$SECONDS
-  shift
-  step "$name"
-  "$@" 2>&1 | tee "$log"
-  status=${PIPESTATUS[0]}
-  count "$log"
+# conclude NAME STATUS SECONDS: counts a step; its failure does not stop the others.
+conclude() {
+  local name=$1 status=$2 before=$failed
+  count "$LOG_DIR/$name.log"
   if [ "$status" != 0 ] && [ "$failed" = "$before" ]; then
     failed=$((failed + 1)) # it did not even get to its own closing line
   fi
-  echo "-- $name: exit $status, $((SECONDS - started)) s"
+  echo "-- $name: exit $status, $3 s"
+}
+
+# run NAME COMMAND...: a step whose output is seen as it comes.
+run() {
+  local name=$1 status started=$SECONDS
+  shift
+  step "$name"
+  "$@" 2>&1 | tee "$LOG_DIR/$name.log"
+  status=${PIPESTATUS[0]}
+  conclude "$name" "$status" "$((SECONDS - started))"
+}
+
+# The command of a step.
+command_of() {
+  case $1 in
+    counting) echo "python3 scripts/test_counting.py" ;;
+    # Tests that cannot run here say so on a line of their own (test/skip).
+    cargo) echo "cargo test --workspace --locked --no-fail-fast -- --show-output" ;;
+    # All packages are named, so that all but the volume has the features that it was built with.
+    interleavings) echo "cargo test --locked --workspace --features mobifs-volume/interleavings --test interleavings" ;;
+    bindings) echo "python3 scripts/test_bindings.py" ;;
+    sqlite) echo "python3 scripts/sqlite_conformance.py --short" ;;
+    notes) echo "python3 scripts/test_notes.py" ;;
+    pjdfstest) echo "python3 scripts/suite_pjdfstest.py" ;;
+    fsx) echo "python3 scripts/suite_fsx.py" ;;
+    *) echo "unknown step: $1" >&2; return 2 ;;
+  esac
+}
+
+# run_beside NAME...: steps that wait more than they compute, one after the other, beside those of cargo.
+run_beside() {
+  local name status started
+  for name in "$@"; do
+    started=$SECONDS status=0
+    # shellcheck disable=SC2046 # words of a command
+    $(command_of "$name") >"$LOG_DIR/$name.log" 2>&1 || status=$?
+    echo "$status $((SECONDS - started))" >"$LOG_DIR/$name.status"
+  done
 }
 
 # tell_failures: prints which tests failed and why, once more, at the end of the output.
@@ -55,13 +89,16 @@ tell_failures() {
 detach_dead_mounts() {
   local type target said
   while read -r type target; do
-    case $type in fuse.mobifs*) target=$(printf %b "$target") ;; *) continue ;; esac
+    case $type in fuse.mobifs* | fuseblk.mobifs*) target=$(printf %b "$target") ;; *) continue ;; esac
     said=$(LC_ALL=C stat -f -- "$target" 2>&1) && continue
     case $said in *"not connected"*) umount -l -- "$target" && echo "detached $target, whose server is gone" ;; esac
   done < <(findmnt -rn -o FSTYPE,TARGET)
 }
 detach_dead_mounts
 
+for name in "${STEPS[@]}"; do
+  command_of "$name" >/dev/null || exit 2
+done
 # The tests' own build has debug assertions and overflow checks, so the suites run on it, too.
 step "build"
 # Programs load the library of `mobifs run`: nothing links it, so no test builds it.
@@ -71,22 +108,42 @@ if ! { cargo test --workspace --locked --no-run && cargo build --locked -p mobif
 fi
 export MOBIFS_BIN=$TARGET_DIR/debug/mobifs
 
-for name in "${STEPS[@]}"; do
-  case $name in
-    counting) run counting python3 scripts/test_counting.py ;;
-    # Tests that cannot run here say so on a line of their own (test/skip).
-    cargo) run cargo cargo test --workspace --locked --no-fail-fast -- --show-output ;;
-    interleavings)
-      # All packages are named, so that all but the volume has the features that it was built with above.
-      run interleavings cargo test --locked --workspace --features mobifs-volume/interleavings --test interleavings
-      ;;
-    bindings) run bindings python3 scripts/test_bindings.py ;;
-    sqlite) run sqlite python3 scripts/sqlite_conformance.py --short ;;
-    notes) run notes python3 scripts/test_notes.py ;;
-    pjdfstest) run pjdfstest python3 scripts/suite_pjdfstest.py ;;
-    fsx) run fsx python3 scripts/suite_fsx.py ;;
-    *) echo "unknown step: $name" >&2; exit 2 ;;
-  esac
+# chosen NAME...: those of them that are wanted.
+chosen() {
+  local name step
+  for name in "$@"; do
+    for step in "${STEPS[@]}"; do
+      [ "$step" != "$name" ] || echo "$name"
+    done
+  done
+}
+
+# in_front NAME...: steps whose output is seen as it comes, one after the other.
+in_front() {
+  local name
+  for name in $(chosen "$@"); do
+    # shellcheck disable=SC2046 # words of a command
+    run "$name" $(command_of "$name")
+  done
+}
+
+# What runs in the background of a script does not hear Ctrl-C.
+trap 'trap - INT TERM; kill 0' INT TERM
+# shellcheck disable=SC2046 # names of steps
+run_beside $(chosen bindings sqlite pjdfstest fsx) &
+in_front counting cargo
+# Its disks must not meet those of other steps; what computes runs beside it.
+wait
+# shellcheck disable=SC2046 # names of steps
+run_beside $(chosen interleavings) &
+in_front notes
+wait
+for name in $(chosen interleavings bindings sqlite pjdfstest fsx); do
+  step "$name"
+  cat "$LOG_DIR/$name.log"
+  # A step that did not get to its end has none.
+  read -r status seconds <"$LOG_DIR/$name.status" || status=1 seconds=0
+  conclude "$name" "$status" "$seconds"
 done
 
 [ "$failed" = 0 ] || tell_failures

@@ -59,6 +59,18 @@ SKIPPED pjdfstest on the user's own mount: /dev/fuse is not for everybody here
 8798 passed, 1 failed, 2 skipped
 """
 
+# A test program that a signal ended: libtest prints no result of it.
+KILLED = """\
+running 37 tests
+test tests::one ... ok
+SKIPPED tests::two: not root
+fatal runtime error: stack overflow, aborting
+error: test failed, to rerun pass `-p mobifs-cli --lib`
+
+Caused by:
+  process didn't exit successfully: `/r/scripts/with-small-stacks.sh /r/target/debug/deps/a-1` (signal: 6, SIGABRT: process abort signal)
+"""
+
 ABSENT = """\
 SKIPPED fsx: no /dev/fuse
 0 passed, 0 failed, 1 skipped
@@ -68,6 +80,8 @@ CASES = {
     "skipped tests of two programs, one in part, one that is none": (CARGO, (2, 1, 3)),
     "a suite that counts by itself": (SUITE, (8798, 1, 2)),
     "a suite that cannot run": (ABSENT, (0, 0, 1)),
+    "a test program that a signal ended": (KILLED, (0, 1, 0)),
+    "one that a signal ended, before others": (KILLED + CARGO, (2, 2, 3)),
     "all of them in one log": (CARGO + SUITE + ABSENT, (8800, 2, 6)),
     "nothing": ("", (0, 0, 0)),
 }

@@ -12,7 +12,7 @@ MOBIFS_SITE = $(call github,mobifs,mobifs,v$(MOBIFS_VERSION))
 MOBIFS_LICENSE = MIT or Apache-2.0
 MOBIFS_LICENSE_FILES = LICENSE-MIT LICENSE-APACHE
 # Of the workspace only the product: the laboratory is for machines that develop.
-MOBIFS_CARGO_BUILD_OPTS = --package mobifs-cli --package mobifs-run-preload --profile dist
+MOBIFS_CARGO_BUILD_OPTS = --package mobifs-cli --package mobifs-top --package mobifs-run-preload --profile dist
 
 define MOBIFS_LINUX_CONFIG_FIXUPS
 	$(call KCONFIG_ENABLE_OPT,CONFIG_FUSE_FS)

@@ -11,7 +11,7 @@ inherit cargo cargo-update-recipe-crates systemd update-rc.d
 include mobifs-crates.inc
 
 # Of the workspace only the product: the laboratory is for machines that develop.
-CARGO_BUILD_FLAGS += "--package mobifs-cli --package mobifs-run-preload"
+CARGO_BUILD_FLAGS += "--package mobifs-cli --package mobifs-top --package mobifs-run-preload"
 
 do_install() {
     install -D -m 0755 ${B}/target/${CARGO_TARGET_SUBDIR}/mobifs ${D}${bindir}/mobifs

@@ -23,7 +23,7 @@ own() { dpkg-query -W -f '${db:Status-Abbrev}${Package}\n' '*mobifs*' | sed -n '
 # Packages that ours depend on or recommend stay when ours go: they are here before.
 prepare() {
   apt update || failed "no lists of packages: $(cat /tmp/apt.log)"
-  apt install -y fuse3 python3-minimal || failed "$(cat /tmp/apt.log)"
+  apt install -y fuse3 python3-minimal strace || failed "$(cat /tmp/apt.log)"
   useradd -m tester
   mkdir -p "$STORE" "$MOUNT"
   files >/tmp/before

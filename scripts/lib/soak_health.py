@@ -28,8 +28,9 @@ class Held:
     resident_kib: int
     memory_bytes: int
     objects: int
-    # Room in the lower filesystem that is reserved for changes that are not applied yet.
+    # Room in the lower filesystem that is reserved for changes that are not applied yet, ...
     reserved_bytes: int
+    # ... and inodes, with the few that a mount always keeps for itself.
     reserved_inodes: int
 
 
@@ -57,8 +58,10 @@ def excess(now: Held, rest: Held) -> list[str]:
     found = []
     if now.memory_bytes > 0:
         found.append(f"{now.memory_bytes} bytes of changes")
-    if now.reserved_bytes > 0 or now.reserved_inodes > 0:
-        found.append(f"{now.reserved_bytes} bytes and {now.reserved_inodes} inodes reserved")
+    if now.reserved_bytes > 0:
+        found.append(f"{now.reserved_bytes} bytes reserved")
+    if now.reserved_inodes > rest.reserved_inodes:
+        found.append(f"{now.reserved_inodes} inodes reserved, {rest.reserved_inodes} at the start")
     if now.objects > OBJECTS_MAX:
         found.append(f"{now.objects} objects")
     if now.descriptors > rest.descriptors + 2:

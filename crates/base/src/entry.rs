@@ -64,6 +64,21 @@ pub struct ObjectState {
     pub xattrs: Vec<XattrChange>,
 }
 
+impl ObjectState {
+    /// An object of which nothing but these attributes is to be recorded.
+    pub const fn of_attributes(id: ObjectId, attributes: Attributes) -> Self {
+        Self {
+            id,
+            created: false,
+            attributes,
+            symlink_target: None,
+            zeroed: Vec::new(),
+            allocated: Vec::new(),
+            xattrs: Vec::new(),
+        }
+    }
+}
+
 /// One entry of a directory as a store lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryEntry {

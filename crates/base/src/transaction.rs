@@ -11,9 +11,9 @@ use crate::{Entry, Name, ObjectId, ObjectState, Page, PageIndex};
 /// that has pages has a state. Order carries no meaning.
 #[derive(Clone, Debug, Default)]
 pub struct Transaction {
-    /// What the caller calls it, so that it is known whether a transaction that was
-    /// being committed when the process was killed arrived; 0: nothing.
-    pub tag: u64,
+    /// What the caller calls it, or each of those that it was [joined](Self::join) from, so that it
+    /// is known whether a transaction that was being committed when the process was killed arrived.
+    pub tags: Vec<u64>,
     /// States of objects.
     pub objects: Vec<ObjectState>,
     /// Directory, name, and the object that it names; none: the entry does not exist.
@@ -26,8 +26,20 @@ impl Transaction {
     /// A transaction of these entries, with a tag.
     pub fn tagged(tag: u64, entries: impl IntoIterator<Item = Entry>) -> Self {
         let mut transaction: Self = entries.into_iter().collect();
-        transaction.tag = tag;
+        transaction.tags = alloc::vec![tag];
         transaction
+    }
+
+    /// Adds everything that another transaction changes, which mentions no object that this one
+    /// mentions: a store commits both, or none.
+    pub fn join(&mut self, other: Self) {
+        self.tags.extend(other.tags);
+        self.objects.extend(other.objects);
+        self.dentries.extend(other.dentries);
+        for (object, pages) in other.pages {
+            let earlier = self.pages.insert(object, pages);
+            debug_assert!(earlier.is_none(), "{object} is in both transactions");
+        }
     }
 
     /// Whether it changes nothing.

@@ -39,11 +39,11 @@ Options for -o (comma-separated; the standard ones mean what mount(8) says):
 
 Keys of the configuration file (TOML; docs/CONFIG.md explains them):
   memory_budget_bytes, journal_bytes, direct_write_max_bytes, apply_idle_ms,
-  objects_max, allow_durable, predictor, predictor_short_intervals,
+  preallocate_database_bytes, preallocate_large_bytes, objects_max, allow_durable, predictor, predictor_short_intervals,
   predictor_long_intervals, predictor_short_ms, predictor_long_ms,
   predictor_timeout_factor, touch_gap_us, scheduler, user_events = \"auto\" | \"bursts\" | \"none\",
   memory_pressure, screens, system_bus, battery_low_percent, standby_age_max_ms,
-  apps = [\"GLOB\", ...]
+  status_group, apps = [\"GLOB\", ...]
   [defaults]   class = \"relaxed\" | \"durable\", age_max_ms, staleness_max_bytes,
                policy = \"tpl\" | \"interval\" | \"quiet\" | \"staleness\" | \"fsync\",
                staleness_min_bytes, slope_min_micropercent, window_points (tpl),
@@ -56,6 +56,13 @@ Keys of the configuration file (TOML; docs/CONFIG.md explains them):
 In /etc/fstab:
   /srv/store  /mnt/data  fuse.mobifs  noauto,config=/etc/mobifs.toml  0 0";
 
+const ADOPT_HELP: &str = "\
+Nothing is copied: the directory is renamed to DIR.mobifs-store, and mounted under its own name.
+Programs that use it end first, or --at-boot leaves it to the next start of the machine. A kill or a
+power cut on the way loses nothing: the same command goes on, and `mobifs unadopt` goes back.
+
+docs/RECIPES.md has ~/.cache, browsers, /var/log, homes, volumes of containers.";
+
 const RUN_HELP: &str = "\
 The command takes the place of this process: its number, terminal, signals and exit status are
 the command's own. docs/RUN.md says what holds on which filesystem.
@@ -66,6 +73,11 @@ const STEER_HELP: &str = "\
 The configuration file is that of a mount (`mobifs mount --help` lists its keys). A filesystem is
 committed as a whole: the settings of `.` hold, within the age_max_ms and staleness_max_bytes of
 every app. docs/NATIVE.md says what is promised and how to set it up.";
+
+const RECOVER_HELP: &str = "\
+A store whose journal is damaged is refused by mount, recover and check, which change nothing. Copy it
+if you can, then let --salvage show what is certain and what is lost (--dry-run shows only). The
+damaged journal is kept in .mobifs. docs/DESIGN.md says what is promised of the files afterwards.";
 
 const RESTORE_HELP: &str = "\
 Content is shared with the snapshot where the filesystem can (reflinks). docs/HISTORY.md says what a
@@ -90,14 +102,27 @@ pub(crate) enum Command {
     Steer(SteerArguments),
     /// Commit everything, bring it to its final place, and unmount
     Umount(UmountArguments),
+    /// Put a directory in use behind MobiFS, under its own name, from now on and at every start
+    #[command(after_help = ADOPT_HELP)]
+    Adopt(AdoptArguments),
+    /// Make an adopted directory an ordinary one again
+    Unadopt(UnadoptArguments),
     /// Commit now
     Sync(SyncArguments),
     /// Show what is at risk, what was written and what was saved
     Status(StatusArguments),
+    /// Print figures of mounts for a monitoring system (OpenMetrics)
+    Metrics(MetricsArguments),
+    /// Watch the apps of a mount in the terminal, and act on them
+    #[command(disable_help_flag = true)]
+    Top(LaboratoryArguments),
     /// Bring a store that is not mounted to its last committed state
+    #[command(after_help = RECOVER_HELP)]
     Recover(RecoverArguments),
     /// Check a store that is not mounted for damage; changes nothing
     Check(CheckArguments),
+    /// Measure up to which size one durable write is faster than a write and a flush, and use it
+    Calibrate(CalibrateArguments),
     /// Find out what a failure would do
     Drill(DrillArguments),
     /// Load the configuration of a mount again
@@ -115,7 +140,8 @@ pub(crate) enum Command {
     /// Run a command whose calls for durability return at once on steered filesystems
     #[command(after_help = RUN_HELP)]
     Run(RunArguments),
-    /// Say which way to use MobiFS fits a directory, and why; changes nothing
+    /// Say what this machine offers to MobiFS, and which way to use it fits a directory, and why;
+    /// changes nothing
     Doctor(DoctorArguments),
     /// Let apps go on that a daemon keeps standing still, if it dies
     #[command(hide = true)]
@@ -129,6 +155,9 @@ pub(crate) enum Command {
     /// How fragmented files are, and where they lie
     #[command(disable_help_flag = true)]
     Frag(LaboratoryArguments),
+    /// What making data durable costs: journals, commits, and ways to make them, side by side
+    #[command(disable_help_flag = true)]
+    Persist(LaboratoryArguments),
     /// What would have been flushed, when, and at what risk: traces under policies
     #[command(disable_help_flag = true)]
     Sim(LaboratoryArguments),
@@ -138,6 +167,12 @@ pub(crate) enum Command {
     /// Traces of what programs do to files: record, import, look at, cut, merge, replay
     #[command(disable_help_flag = true)]
     Trace(LaboratoryArguments),
+}
+
+/// A number in words that say what is expected.
+fn whole_number(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("\"{text}\" is not a whole number from 0 on"))
 }
 
 /// What the laboratory's own program understands.
@@ -225,8 +260,8 @@ pub(crate) struct DoctorArguments {
     /// The configuration that is to hold
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// What is to be served: a directory with the files of programs
-    pub(crate) directory: PathBuf,
+    /// What is to be served: a directory with the files of programs; none: only the machine
+    pub(crate) directory: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -286,6 +321,65 @@ pub(crate) struct UmountArguments {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct AdoptArguments {
+    /// Only say what would be done, and what is in the way
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// List the directories that this user has adopted
+    #[arg(long, conflicts_with_all = ["dry_run", "at_boot", "config", "options", "boot", "directory"])]
+    pub(crate) list: bool,
+    /// As JSON
+    #[arg(long, requires = "list", conflicts_with = "directory")]
+    pub(crate) json: bool,
+    /// Do it when the machine, or the session of an ordinary user, starts next, before programs use the directory
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(crate) at_boot: bool,
+    /// What mounts it at the next start
+    #[arg(long, value_name = "WHAT", default_value = "auto")]
+    pub(crate) boot: BootChoice,
+    /// Configuration file, as for `mobifs mount`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Mount options, as for `mobifs mount`; may be repeated
+    #[arg(short = 'o', value_name = "OPT,...")]
+    pub(crate) options: Vec<String>,
+    /// For the unit: bring to its end what was cut short
+    #[arg(long, hide = true)]
+    pub(crate) finish: bool,
+    /// Where it is noted what is adopted
+    #[arg(long, hide = true, value_name = "DIR")]
+    pub(crate) notes: Option<PathBuf>,
+    /// The directory
+    #[arg(required_unless_present = "list")]
+    pub(crate) directory: Option<PathBuf>,
+}
+
+/// What mounts an adopted directory when the machine starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BootChoice {
+    /// A unit where systemd runs; otherwise for root a file for dist/init/S50mobifs.
+    Auto,
+    /// A unit of systemd; of the user's own where the user is not root.
+    Systemd,
+    /// A file for dist/init/S50mobifs.
+    Init,
+    /// Nothing.
+    None,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UnadoptArguments {
+    /// Only say what would be done
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Where it is noted what is adopted
+    #[arg(long, hide = true, value_name = "DIR")]
+    pub(crate) notes: Option<PathBuf>,
+    /// The directory
+    pub(crate) directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct SyncArguments {
     /// Only this app: its path relative to the mount (`.`: what lies in no app)
     #[arg(long, value_name = "NAME")]
@@ -305,17 +399,55 @@ pub(crate) struct StatusArguments {
     /// Print it again every second
     #[arg(long)]
     pub(crate) watch: bool,
+    /// What was written and what was saved, day by day: whether it pays
+    #[arg(long, conflicts_with_all = ["watch", "app", "after", "limit"])]
+    pub(crate) history: bool,
     /// Only apps whose path relative to the mount this matches
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", requires = "mountpoint")]
     pub(crate) app: Option<OsString>,
     /// Only apps after this one in the order of names: the next page
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", requires = "mountpoint")]
     pub(crate) after: Option<OsString>,
     /// No more than so many apps [default: 1000]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "mountpoint", value_parser = whole_number, allow_hyphen_values = true)]
     pub(crate) limit: Option<u64>,
-    /// The mount
-    pub(crate) mountpoint: PathBuf,
+    /// The mount, or with --history a store that is not mounted; none: all mounts and steered
+    /// filesystems, one a line
+    pub(crate) mountpoint: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MetricsArguments {
+    /// Write them to this file instead, which is there whole or not at all (for the textfile
+    /// collector of Prometheus's node_exporter: a name in its directory that ends in .prom)
+    #[arg(long, value_name = "FILE", conflicts_with = "listen")]
+    pub(crate) textfile: Option<PathBuf>,
+    /// Serve them over HTTP until the end of this process, at /metrics: an address with a port
+    /// (127.0.0.1:9464), or the path of a Unix socket
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<String>,
+    /// Who may use the Unix socket, beside this user: the members of this group
+    #[arg(long, value_name = "GROUP", requires = "listen")]
+    pub(crate) group: Option<String>,
+    /// The exposition's format [default: openmetrics; with --textfile prometheus, and with --listen
+    /// what the client asks for]
+    #[arg(long, value_name = "FORMAT", conflicts_with = "listen")]
+    pub(crate) format: Option<MetricsFormat>,
+    /// Of each mount no more than so many apps, those with the most at risk
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = whole_number)]
+    pub(crate) apps: u64,
+    /// The mounts and steered filesystems; none: all
+    #[arg(value_name = "MOUNT")]
+    pub(crate) mounts: Vec<PathBuf>,
+}
+
+/// How metrics are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MetricsFormat {
+    /// OpenMetrics 1.0.
+    Openmetrics,
+    /// Prometheus's text format 0.0.4.
+    Prometheus,
 }
 
 #[derive(Debug, Args)]
@@ -323,6 +455,16 @@ pub(crate) struct RecoverArguments {
     /// Only say what would be done
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Bring a store whose journal is damaged to the last point in time up to which everything is
+    /// certain; shows what is lost, and asks
+    #[arg(long)]
+    pub(crate) salvage: bool,
+    /// Do not ask (for scripts)
+    #[arg(long, requires = "salvage")]
+    pub(crate) yes: bool,
+    /// Say what is certain and what is lost as JSON, with all files
+    #[arg(long, requires = "salvage")]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) wait: WaitArgument,
     /// The store
@@ -334,7 +476,7 @@ pub(crate) struct RecoverArguments {
 pub(crate) struct WaitArgument {
     /// How long to wait for a daemon that still brings to the store what was changed through a
     /// mount which has ended
-    #[arg(long = "wait", value_name = "SECONDS", default_value_t = WAIT_DEFAULT.as_secs())]
+    #[arg(long = "wait", value_name = "SECONDS", default_value_t = WAIT_DEFAULT.as_secs(), value_parser = whole_number)]
     seconds: u64,
 }
 
@@ -350,6 +492,18 @@ pub(crate) struct CheckArguments {
     pub(crate) wait: WaitArgument,
     /// The store
     pub(crate) store: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CalibrateArguments {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) wait: WaitArgument,
+    /// The mount, or a store that is not mounted: it is brought to its last committed state first
+    #[arg(value_name = "MOUNTPOINT|STORE")]
+    pub(crate) place: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -485,9 +639,18 @@ mod tests {
 
     use super::*;
 
+    /// Programs parse in the main thread, which has 8 MiB: without optimization the frames of clap and of
+    /// what it derives are large.
+    fn on_the_stack_of_a_main_thread(work: fn()) {
+        let thread = std::thread::Builder::new().stack_size(8 << 20).spawn(work);
+        if let Err(panic) = thread.unwrap().join() {
+            std::panic::resume_unwind(panic);
+        }
+    }
+
     #[test]
     fn the_command_line_is_consistent() {
-        Arguments::command().debug_assert();
+        on_the_stack_of_a_main_thread(|| Arguments::command().debug_assert());
     }
 
     /// Found by hand: keys were missing.
@@ -527,6 +690,10 @@ mod tests {
     /// Found by hand: that `-1` is no option, and that it could be given after `--`.
     #[test]
     fn a_negative_number_is_refused_for_what_it_is() {
+        on_the_stack_of_a_main_thread(refuses_numbers);
+    }
+
+    fn refuses_numbers() {
         for (option, value) in [
             ("--age-max-ms", "-1"),
             ("--quiet-ms", "5s"),
@@ -546,11 +713,20 @@ mod tests {
 
     #[test]
     fn the_form_that_other_tools_rely_on_is_accepted() {
+        on_the_stack_of_a_main_thread(accepts_what_others_rely_on);
+    }
+
+    fn accepts_what_others_rely_on() {
         for line in [
             "mobifs mount --foreground --config c -o ro,noatime -o nonempty STORE MNT",
             "mobifs mount STORE MNT",
             "mobifs mount --record FILE STORE MNT",
             "mobifs umount MNT",
+            "mobifs adopt DIR",
+            "mobifs adopt --dry-run --boot none --config c -o noatime DIR",
+            "mobifs adopt --at-boot DIR",
+            "mobifs adopt --list --json",
+            "mobifs unadopt --dry-run DIR",
             "mobifs steer MNT",
             "mobifs steer --foreground --config c MNT",
             "mobifs steer --stop MNT",
@@ -564,6 +740,15 @@ mod tests {
             "mobifs touch --screen off MNT",
             "mobifs status --json MNT",
             "mobifs status --watch MNT",
+            "mobifs status",
+            "mobifs status --json",
+            "mobifs status --history MNT",
+            "mobifs metrics",
+            "mobifs metrics --textfile FILE A B",
+            "mobifs metrics --listen 127.0.0.1:9464",
+            "mobifs top MNT",
+            "mobifs doctor",
+            "mobifs doctor --json DIR",
             "mobifs recover --dry-run STORE",
             "mobifs recover --wait 0 STORE",
             "mobifs check STORE",
@@ -581,10 +766,16 @@ mod tests {
         assert!(Arguments::try_parse_from(["mobifs"]).is_err());
         assert!(Arguments::try_parse_from(["mobifs", "mount", "STORE"]).is_err());
         for line in [
+            "mobifs status --app a",
+            "mobifs metrics --listen A --textfile B",
             "mobifs restore --at -10min MNT",
             "mobifs restore --at -10min --in-place MNT",
             "mobifs restore --at -10min --in-place --app a --to DIR MNT",
             "mobifs restore --to DIR MNT",
+            "mobifs adopt",
+            "mobifs adopt --json DIR",
+            "mobifs adopt --list DIR",
+            "mobifs unadopt",
         ] {
             assert!(
                 Arguments::try_parse_from(line.split(' ')).is_err(),

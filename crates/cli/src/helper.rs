@@ -72,7 +72,7 @@ pub(crate) fn run(call: Call) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("mobifs: {failure}");
+            crate::commands::tell(&failure.message);
             ExitCode::from(if failure.code == Code::Usage {
                 EXIT_USAGE
             } else {

@@ -9,11 +9,13 @@ mod laboratory;
 mod mount_options;
 mod policy_arguments;
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
-use mobifs_daemon::{Failure, logging, supervisor};
+use mobifs_daemon::{Code, Failure, logging, supervisor};
+use mobifs_host::printable_lines;
 
 use arguments::{Arguments, Command};
 
@@ -32,14 +34,29 @@ pub fn main() -> ExitCode {
     if let Some(call) = helper::Call::recognise(&words) {
         return helper::run(call);
     }
-    let arguments = Arguments::parse_from(words);
+    let arguments = match Arguments::try_parse_from(words) {
+        Ok(arguments) => arguments,
+        Err(error) => return refused(&error),
+    };
     match run(arguments.command) {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("mobifs: {failure}");
+            commands::tell(&failure.message);
             ExitCode::from(failure.code.number())
         }
     }
+}
+
+/// The command line is wrong, or asked for help. The parser repeats what it got, which a script may
+/// have got from a file's name.
+fn refused(error: &clap::Error) -> ExitCode {
+    let is_printable = |text: &str| matches!(printable_lines(text), Cow::Borrowed(_));
+    let text = error.render().to_string();
+    if is_printable(&text) {
+        error.exit()
+    }
+    eprint!("{}", printable_lines(&text));
+    ExitCode::from(Code::Usage.number())
 }
 
 fn run(command: Command) -> Result<ExitCode, Failure> {
@@ -53,11 +70,16 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Supervise(arguments) => return supervisor::run(&arguments.daemon),
         Command::Mount(arguments) => commands::mount::run(&arguments),
         Command::Steer(arguments) => commands::steer::run(&arguments),
+        Command::Adopt(arguments) => return commands::adopt::adopt(&arguments),
+        Command::Unadopt(arguments) => commands::adopt::unadopt(&arguments),
         Command::Umount(arguments) => commands::umount::run(&arguments),
         Command::Sync(arguments) => commands::sync::run(&arguments),
         Command::Status(arguments) => commands::status::run(&arguments),
+        Command::Metrics(arguments) => commands::metrics::run(&arguments),
+        Command::Top(words) => commands::top::run(&words.all),
         Command::Recover(arguments) => commands::recover::run(&arguments),
         Command::Check(arguments) => commands::check::run(&arguments),
+        Command::Calibrate(arguments) => commands::calibrate::run(&arguments),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Drill(arguments) => commands::drill::run(&arguments.drill),
         Command::Touch(arguments) => commands::touch::run(&arguments),
@@ -69,6 +91,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Run(arguments) => return commands::run::run(&arguments),
         Command::Flash(words) => laboratory::run(Some("flash"), &words.all),
         Command::Frag(words) => laboratory::run(Some("frag"), &words.all),
+        Command::Persist(words) => laboratory::run(Some("persist"), &words.all),
         Command::Sim(words) => laboratory::run(Some("sim"), &words.all),
         Command::Trace(words) => laboratory::run(Some("trace"), &words.all),
         Command::Lab(words) => laboratory::run(None, &words.all),

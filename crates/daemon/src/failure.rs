@@ -129,8 +129,8 @@ impl Failure {
             StoreError::Corrupt { .. } => Self::new(
                 Code::Damaged,
                 format!(
-                    "the store {path} cannot be used: {error}; nothing was changed, and \
-                     `mobifs check {path}` shows details"
+                    "the store {path} cannot be used: {error}; nothing was changed. `mobifs recover \
+                     --salvage --dry-run {path}` shows what is certain and what would be lost"
                 ),
             ),
             StoreError::NewerFormat { .. } => Self::new(Code::Damaged, format!("{path}: {error}")),

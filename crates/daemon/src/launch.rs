@@ -13,8 +13,9 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
 use crate::handover::{
-    KILLS_VARIABLE, LISTEN_PID_VARIABLE, NOTIFY_VARIABLE, Notifier, SUPERVISOR_VARIABLE,
+    KILLED_VARIABLE, LISTEN_PID_VARIABLE, NOTIFY_VARIABLE, Notifier, SUPERVISOR_VARIABLE,
 };
+use mobifs_host::printable;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Code, Failure};
@@ -127,7 +128,7 @@ pub fn start_in_background(
     for variable in [
         NOTIFY_VARIABLE,
         SUPERVISOR_VARIABLE,
-        KILLS_VARIABLE,
+        KILLED_VARIABLE,
         LISTEN_PID_VARIABLE,
     ] {
         command.env_remove(variable);
@@ -159,7 +160,7 @@ fn news_of(child: &mut Child) -> Option<Result<(), Failure>> {
         let mut line = String::new();
         output.read_line(&mut line).ok()?;
         match serde_json::from_str(&line).ok()? {
-            News::Waiting(why) => eprintln!("mobifs: {why}"),
+            News::Waiting(why) => eprintln!("mobifs: {}", printable(&why)),
             News::Mounted => return Some(Ok(())),
             News::Failed(failure) => return Some(Err(failure)),
         }

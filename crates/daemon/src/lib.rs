@@ -32,6 +32,7 @@ mod recording;
 mod serve;
 mod store_owner;
 pub mod supervisor;
+mod totals;
 mod unmount;
 
 pub use adapter::{
@@ -45,7 +46,10 @@ pub use failure::{Code, Failure};
 pub use handover::{Inherited, SupervisorLink};
 pub use limits::{LimitError, raise_limits};
 pub use mount_paths::{MountPaths, PathError, PathOptions, check_store};
-pub use mount_users::{MountUser, describe, users_of, users_of_device};
+pub use mount_users::{
+    MountUser, describe, mounts_elsewhere, users_of, users_of_device, users_of_directory,
+};
 pub use process_state::reset_inherited;
-pub use serve::{Plan, STORE_HISTORY, TakeoverState, serve};
+pub use serve::{Plan, STORE_HISTORY, TakeoverState, serve, why_no_history};
+pub use totals::{DayTotals, STORE_TOTALS, parse_totals, read_totals};
 pub use unmount::unmount_unused;

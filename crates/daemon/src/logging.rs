@@ -5,10 +5,11 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, IsTerminal as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use mobifs_host::{LOG_VARIABLE, log_directives};
 use rustix::fs::{FlockOperation, flock};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::Layer as _;
@@ -27,8 +28,10 @@ const LOG_KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Sends log lines to `file`, or to standard error.
 pub fn start(file: Option<&Path>, default_level: &str) -> Result<(), Failure> {
-    let filter =
-        EnvFilter::try_from_env("MOBIFS_LOG").unwrap_or_else(|_| EnvFilter::new(default_level));
+    let directives = log_directives(default_level);
+    let directives = directives.map_err(|error| Failure::new(Code::Usage, error.to_string()))?;
+    let filter = EnvFilter::try_new(directives)
+        .map_err(|error| Failure::new(Code::Usage, format!("{LOG_VARIABLE}: {error}")))?;
     let to_terminal = file.is_none() && io::stderr().is_terminal();
     let to_journal = file.is_none() && journal::is_behind(io::stderr(), Path::new(journal::SOCKET));
     if to_journal && let Err(error) = journal::never_wait(io::stderr()) {
@@ -72,9 +75,13 @@ pub fn open(path: &Path) -> Result<File, Failure> {
         aside.push(".old");
         std::fs::rename(path, &aside).map_err(failed)?;
     }
+    // Others may pass through the runtime directory (`status_group`), and logs have names of files.
+    let is_ours = mobifs_host::runtime_directory().is_ok_and(|own| path.starts_with(own));
+    let mode = if is_ours { 0o600 } else { 0o666 };
     loop {
         let mut options = OpenOptions::new();
-        let file = options.create(true).append(true).open(path);
+        let options = options.create(true).append(true).mode(mode);
+        let file = options.open(path);
         let file = file.map_err(failed)?;
         // Held as long as a process has the file open. Not every filesystem has such locks.
         let _in_use = flock(&file, FlockOperation::LockShared);

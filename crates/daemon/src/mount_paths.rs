@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use mobifs_host::{MountEntry, mounts};
 
-use crate::nested_stores::{NestedStores, served_around_or_inside};
+use crate::nested_stores::{NestedStores, served_around_or_inside, unrecovered_above};
 
 /// Why store and mount point cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -95,6 +95,25 @@ pub enum PathError {
         /// The process that serves the other one; 0: it cannot be seen.
         pid: u32,
     },
+    /// The store lies in another one, whose journal is not applied.
+    #[error(
+        "the store {inner} lies inside the store {outer}, which was not properly closed: what is committed there of these \
+         files would be missing here, and be brought over them later; recover that one first (mobifs recover {outer})",
+        inner = inner.display(), outer = outer.display()
+    )]
+    InUnrecovered {
+        /// The one inside.
+        inner: PathBuf,
+        /// The one around it.
+        outer: PathBuf,
+    },
+    /// The store lies among device nodes.
+    #[error(
+        "the store {path} is on devtmpfs, where the kernel keeps device nodes and which a reboot \
+         empties; choose a directory on ext4, f2fs, xfs, btrfs or the like",
+        path = .0.display()
+    )]
+    StoreOnDevtmpfs(PathBuf),
     /// The lower filesystem is mounted read-only.
     #[error(
         "the store {path} is on a read-only filesystem: make that writable (or, where the \
@@ -146,6 +165,12 @@ impl MountPaths {
         let table = table(&mountpoint)?;
         if let Some(NestedStores { inner, outer, pid }) = served_around_or_inside(&store, &table) {
             return Err(PathError::StoresNested { inner, outer, pid });
+        }
+        if let Some(outer) = unrecovered_above(&store) {
+            return Err(PathError::InUnrecovered {
+                inner: store,
+                outer,
+            });
         }
         if let Some(mount) = table.iter().rfind(|mount| mount.mountpoint == mountpoint)
             && mount.has_subtype("mobifs")
@@ -226,7 +251,7 @@ fn directory(
     }
 }
 
-/// Fails if the store at `path` lies in a MobiFS mount. What is written to it there is as
+/// Fails if the store at `path` lies among device nodes, or in a MobiFS mount. What is written to it there is as
 /// volatile as that mount's memory: a journal in a relaxed app would be durable only in the
 /// daemon's belief. And a daemon that frees memory by committing must not need another one
 /// for that, which waits for memory itself. A mount point may lie there: it is looked up when
@@ -238,10 +263,14 @@ fn outside_mounts(path: &Path, table: &[MountEntry]) -> Result<(), PathError> {
     };
     let device = path.metadata().map_err(failed)?.dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let around = table.iter().find(|mount| {
-        (mount.device_major, mount.device_minor) == (major, minor) && mount.has_subtype("mobifs")
-    });
-    match around {
+    let mut around = table
+        .iter()
+        .filter(|mount| (mount.device_major, mount.device_minor) == (major, minor));
+    // For statfs(2) it is a tmpfs like any other.
+    if around.clone().any(|mount| mount.kind == "devtmpfs") {
+        return Err(PathError::StoreOnDevtmpfs(path.to_owned()));
+    }
+    match around.find(|mount| mount.has_subtype("mobifs")) {
         None => Ok(()),
         Some(mount) => Err(PathError::StoreInsideMount {
             path: path.to_owned(),
@@ -336,6 +365,21 @@ mod tests {
         std::os::unix::fs::symlink(&store, &link).unwrap();
         assert!(message(&store, &link).contains("over itself"));
         assert!(message(&store, &link.join("inside")).contains("nested"));
+    }
+
+    /// Found by a user who tried it: `mobifs mount /dev MOUNTPOINT` made `/dev/.mobifs`.
+    #[test]
+    fn device_nodes_are_no_store() {
+        let paths = fixture();
+        let around = paths.store.metadata().unwrap().dev();
+        let mut entry = mounts().unwrap().remove(0);
+        entry.kind = "devtmpfs".to_owned();
+        entry.device_major = rustix::fs::major(around);
+        entry.device_minor = rustix::fs::minor(around);
+        let refused = outside_mounts(&paths.store, &[entry.clone()]).unwrap_err();
+        assert!(refused.to_string().contains("device nodes"), "{refused}");
+        entry.kind = "tmpfs".to_owned();
+        outside_mounts(&paths.store, &[entry]).unwrap();
     }
 
     #[test]

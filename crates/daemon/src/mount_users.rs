@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mobifs_host::{MountEntry, mounts, read_mount_table};
+use mobifs_host::{MountEntry, mount_around, mounts, read_mount_table};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 /// The kernel's flag, which rustix does not name on Android.
@@ -92,6 +92,99 @@ pub fn users_of_device(major: u32, minor: u32) -> Vec<MountUser> {
         })
     }));
     users
+}
+
+/// The users of a directory, and of everything below it, that is no mount of its own, as far as this process may
+/// see them: processes other than this one, and mounts that show a part of it elsewhere, in any mount namespace.
+/// `directory` is absolute and without symbolic links.
+pub fn users_of_directory(directory: &Path) -> Vec<MountUser> {
+    let table = mounts().unwrap_or_default();
+    let around = mount_around(directory, &table);
+    let part = around.and_then(|mount| {
+        let inside = directory.strip_prefix(&mount.mountpoint).ok()?;
+        Some((mount, mount.root.join(inside)))
+    });
+    let shows_it = |mount: &&MountEntry| {
+        part.as_ref().is_some_and(|(around, root)| {
+            mount.has_device_of(around) && mount.root.starts_with(root)
+        })
+    };
+    let mut users: Vec<MountUser> = table
+        .iter()
+        .filter(shows_it)
+        .map(|mount| MountUser::Mount(mount.mountpoint.clone()))
+        .collect();
+    let own = std::process::id().to_string();
+    users.extend(processes(|process| {
+        let is_other = process.file_name().is_some_and(|pid| *pid != *own);
+        is_other.then(|| use_below(process, directory)).flatten()
+    }));
+    users.extend(in_other_namespaces(|table| {
+        let copy = table.iter().find(shows_it)?;
+        let place = copy.mountpoint.display();
+        Some(format!(
+            "a mount of a part of it at {place} in its mount namespace"
+        ))
+    }));
+    users
+}
+
+/// Where else the filesystem of a mount is mounted, in any mount namespace that this process may see: bind mounts, such as
+/// those of containers, which keep it when the mount itself goes. Not the copies of the mount in other
+/// namespaces, which go with it.
+pub fn mounts_elsewhere(mount: &MountEntry) -> Vec<MountUser> {
+    let is_elsewhere =
+        |other: &&MountEntry| other.has_device_of(mount) && other.mountpoint != mount.mountpoint;
+    let table = mounts().unwrap_or_default();
+    let here = table.iter().filter(is_elsewhere);
+    let mut users: Vec<MountUser> = here
+        .map(|other| MountUser::Mount(other.mountpoint.clone()))
+        .collect();
+    users.extend(in_other_namespaces(|table| {
+        let other = table.iter().find(is_elsewhere)?;
+        let place = other.mountpoint.display();
+        Some(format!("a mount of it at {place} in its mount namespace"))
+    }));
+    users
+}
+
+/// A process of each other mount namespace for whose table of mounts `what` returns a description.
+fn in_other_namespaces(what: impl Fn(&[MountEntry]) -> Option<String>) -> Vec<MountUser> {
+    let own = fs::read_link("/proc/self/ns/mnt");
+    let mut namespaces: BTreeSet<_> = own.into_iter().collect();
+    processes(|process| {
+        let namespace = fs::read_link(process.join("ns/mnt")).ok()?;
+        // All processes of a namespace see the same.
+        namespaces.insert(namespace).then_some(())?;
+        what(&read_mount_table(process.join("mountinfo")).ok()?)
+    })
+}
+
+/// What a process has in a directory, by the names that the kernel shows.
+fn use_below(process: &Path, directory: &Path) -> Option<String> {
+    let leads_there = |link: &Path| {
+        let target = fs::read_link(link).ok()?;
+        target.starts_with(directory).then_some(target)
+    };
+    for (link, what) in LINKS {
+        if leads_there(&process.join(link)).is_some() {
+            return Some(what.to_owned());
+        }
+    }
+    let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten();
+    let open = descriptors
+        .flatten()
+        .find_map(|descriptor| leads_there(&descriptor.path()));
+    if let Some(file) = open {
+        return Some(format!("{} is open", file.display()));
+    }
+    let maps = fs::read_to_string(process.join("maps")).ok()?;
+    maps.lines().find_map(|line| {
+        let path = line.splitn(6, ' ').nth(5)?.trim_start();
+        Path::new(path)
+            .starts_with(directory)
+            .then(|| format!("{path} is mapped"))
+    })
 }
 
 /// The processes for which `what` returns a description.
@@ -231,9 +324,7 @@ pub fn describe(users: &[MountUser]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::{Command, Stdio};
-
-    use mobifs_host::mount_around;
+    use std::process::{Child, Command, Stdio};
 
     /// The mount that a directory lies on.
     fn mount_of(path: &Path) -> MountEntry {
@@ -283,6 +374,47 @@ mod tests {
         // Every mount namespace has the root's device.
         let root = mount_of(Path::new("/"));
         assert!(!users_of_device(root.device_major, root.device_minor).is_empty());
+    }
+
+    #[test]
+    fn users_of_a_directory_are_found_and_those_beside_it_are_not() {
+        let base = tempfile::tempdir().unwrap();
+        let base = base.path().canonicalize().unwrap();
+        let (inside, beside) = (base.join("d/inner"), base.join("d-beside"));
+        fs::create_dir_all(&inside).unwrap();
+        fs::create_dir_all(&beside).unwrap();
+        let sleep = |directory: &Path, input: Stdio| {
+            let mut command = Command::new("sleep");
+            let command = command.arg("1000").current_dir(directory).stdin(input);
+            command.spawn().unwrap()
+        };
+        let open = Stdio::from(fs::File::create(inside.join("held")).unwrap());
+        let mut children = [
+            sleep(&beside, Stdio::null()),
+            sleep(&inside, Stdio::null()),
+            sleep(&beside, open),
+        ];
+        let _own = fs::File::open(inside.join("held")).unwrap();
+        let found = users_of_directory(&base.join("d"));
+        let pids: Vec<u32> = children.iter().map(Child::id).collect();
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        let has = |pid: u32, wanted: &str| {
+            found.iter().any(|user| match user {
+                MountUser::Process {
+                    pid: found, what, ..
+                } => *found == pid && what.contains(wanted),
+                _ => false,
+            })
+        };
+        assert!(has(pids[1], "its working directory"), "{found:?}");
+        assert!(has(pids[2], "held is open"), "{found:?}");
+        assert!(
+            !has(pids[0], "") && !has(std::process::id(), ""),
+            "{found:?}"
+        );
     }
 
     #[test]

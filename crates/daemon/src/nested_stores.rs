@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use mobifs_host::{MountEntry, mount_around};
-use mobifs_store::StoreScope;
+use mobifs_store::{PosixLower, StoreError, StoreScope, check_owner, inspect};
 use mobifs_volume::{LOCK, StoreLock};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -73,6 +73,35 @@ fn locked_above(store: &Path) -> Option<NestedStores> {
         outer: outer.to_owned(),
         pid: holder_of(outer),
     })
+}
+
+/// The nearest store around the one at `store` whose journal has transactions that are not in its tree yet, or is
+/// damaged: what it has committed of these files would be missing here, and brought over what is written here. A journal
+/// that this user may not read, or may not trust, says nothing.
+pub(crate) fn unrecovered_above(store: &Path) -> Option<PathBuf> {
+    let above = store.ancestors().skip(1);
+    let mut outer = above.filter(|outer| are_in_one_tree(store, outer));
+    outer
+        .find(|outer| is_trusted(outer) && is_unrecovered(outer))
+        .map(Path::to_owned)
+}
+
+/// Whether the directory has the own directory of a store, which its owner or root has made.
+fn is_trusted(store: &Path) -> bool {
+    let own = store
+        .join(StoreScope::Tree.own_directory())
+        .symlink_metadata();
+    let (Ok(own), Ok(around)) = (own, store.symlink_metadata()) else {
+        return false;
+    };
+    own.is_dir() && check_owner("", own.uid(), around.uid()).is_ok()
+}
+
+fn is_unrecovered(store: &Path) -> bool {
+    match PosixLower::open(store).and_then(|lower| inspect(&lower)) {
+        Ok(found) => found.report.transactions > 0,
+        Err(error) => matches!(error, StoreError::Corrupt { .. }),
+    }
 }
 
 fn are_in_one_tree(one: &Path, other: &Path) -> bool {

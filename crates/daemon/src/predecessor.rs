@@ -10,6 +10,7 @@ use mobifs_volume::{LockOwner, StoreLock};
 use crate::failure::{Code, Failure};
 use crate::mount_users::describe;
 use crate::store_owner::{is_finishing, mount_users};
+use mobifs_host::printable;
 
 /// How long to wait for a predecessor, unless a mount says otherwise.
 pub const WAIT_DEFAULT: Duration = Duration::from_secs(60);
@@ -45,7 +46,7 @@ pub fn for_command<T>(
     let mut patience = Patience {
         limit,
         option: "--wait SECONDS",
-        report: &|why| eprintln!("mobifs: {why}"),
+        report: &|why| eprintln!("mobifs: {}", printable(why)),
         must_end: &mut || false,
     };
     after_predecessor(store, &mut patience, attempt)

@@ -12,8 +12,9 @@ use mobifs_host::mount_at;
 /// a machine (`df`) is inside for a moment.
 const UNSEEN_USERS_MAX: Duration = Duration::from_secs(2);
 /// How long one may stay busy whose users are found. A process that another one is just
-/// starting has all its files until it executes its program.
-const SEEN_USERS_MAX: Duration = Duration::from_millis(300);
+/// starting has all its files until it executes its program, and one that was ended has them until
+/// its memory is given back.
+const SEEN_USERS_MAX: Duration = Duration::from_secs(1);
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 

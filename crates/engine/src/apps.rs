@@ -174,18 +174,21 @@ impl Apps {
         self.unsaved.mark(id);
     }
 
-    /// The open transaction of these apps closes, to which writes brought so many bytes.
+    /// The open transaction of these apps closes, to which writes brought so many bytes. They count for the first app:
+    /// sums over apps have them once.
     pub(crate) fn closed(&mut self, apps: &[AppId], open: TransactionId, written_bytes: u64) {
         for &id in apps {
             let app = self.get_mut(id);
             debug_assert_eq!(app.open, Some(open), "an app has one open transaction");
             app.open = None;
-            app.written_bytes += written_bytes;
+            if apps.first() == Some(&id) {
+                app.written_bytes += written_bytes;
+            }
             self.unsaved.mark(id);
         }
     }
 
-    /// A transaction was committed with so many bytes of pages; `refusal` says for each app
+    /// A transaction was committed with so many bytes of pages, which count as in [`Self::closed`]; `refusal` says for each app
     /// whether another one of it failed.
     pub(crate) fn committed(
         &mut self,
@@ -197,7 +200,9 @@ impl Apps {
             let app = self.get_mut(id);
             app.refusal = refusal(id);
             app.committed_transactions += 1;
-            app.committed_bytes += page_bytes;
+            if closed.apps.first() == Some(&id) {
+                app.committed_bytes += page_bytes;
+            }
             app.committed_written_pages += closed.efficiency.written_pages();
             app.committed_overwritten_pages += closed.efficiency.overwritten_pages();
             self.unsaved.mark(id);

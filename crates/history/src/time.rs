@@ -19,6 +19,13 @@ impl WallTime {
         Self(Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time))
     }
 
+    /// So long after 1970-01-01T00:00:00Z; none for what no calendar has.
+    pub fn at(seconds: i64, nanoseconds: u32) -> Option<Self> {
+        let nanoseconds = i32::try_from(nanoseconds).ok()?;
+        let time = Timestamp::new(seconds, nanoseconds).ok()?;
+        Some(Self::to_the_microsecond(time))
+    }
+
     /// So long before this.
     #[must_use]
     pub fn before(self, by: Duration) -> Self {

@@ -1,17 +1,26 @@
 //! What MobiFS programs share on one machine, independent of stores: the directory
 //! for sockets and logs of a user's daemons, requests and replies as lines over a local socket,
-//! the kernel's table of mounts, and ways through trees of any depth.
-#![forbid(unsafe_code)]
+//! the kernel's table of mounts, ways through trees of any depth, names as terminals may get them,
+//! groups by name, and how much is logged.
+#![deny(unsafe_code)]
 
 mod descent;
+mod group;
 mod line_server;
+mod log_level;
 mod mount_table;
+mod peer;
+mod printable;
 mod runtime_directory;
 
 pub use descent::Descent;
-pub use line_server::{LineHandler, LineServer, exchange_line};
+pub use group::{GroupError, group_id};
+pub use line_server::{LineHandler, LineServer, connect_at_once, exchange_line};
+pub use log_level::{LOG_VARIABLE, LogLevelError, log_directives};
 pub use mount_table::{
     MountEntry, absolute_without_touching, mount_around, mount_at, mounts, mounts_of,
     other_mounts_of, read_mount_table,
 };
+pub use peer::Peer;
+pub use printable::{printable, printable_lines, printable_path};
 pub use runtime_directory::{DirectoryLock, runtime_directories_of, runtime_directory};

@@ -3,14 +3,17 @@
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+use crate::peer::Peer;
 use crate::runtime_directory::DirectoryLock;
 
 /// Longest request.
@@ -61,20 +64,22 @@ impl LineServer {
     }
 
     /// Goes on with the socket of a process that has ended: a client that connected meanwhile is
-    /// answered. If it does not lie at `path`, a new one is made there.
+    /// answered. If another socket has been put in its place, or it was removed, a new one is made
+    /// at `otherwise`, which the caller guarantees to be its own.
     ///
     /// # Errors
-    /// If the socket cannot be used.
+    /// If the socket cannot be used; [`io::ErrorKind::NotFound`] if it is not there and there is no
+    /// `otherwise`.
     pub fn resume(
-        path: PathBuf,
         listener: UnixListener,
+        otherwise: Option<PathBuf>,
         handler: Arc<dyn LineHandler>,
     ) -> io::Result<Self> {
-        let lies_there = listener.local_addr()?.as_pathname() == Some(&path);
-        match path.symlink_metadata() {
-            Ok(about) if lies_there => Self::serve(path, about.ino(), listener, handler),
-            _ => Self::start(path, handler),
+        if let Some((path, inode)) = place_of(&listener)? {
+            return Self::serve(path, inode, listener, handler);
         }
+        let path = otherwise.ok_or(io::ErrorKind::NotFound)?;
+        Self::start(path, handler)
     }
 
     fn serve(
@@ -100,6 +105,22 @@ impl LineServer {
     /// The socket itself, for a successor.
     pub fn listener(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
+    }
+
+    /// Lets the members of a group connect, beside the user of this process and root. They are
+    /// answered as not permitted, so it is the handler that decides what they may know.
+    ///
+    /// # Errors
+    /// If this user may not give the socket to the group.
+    pub fn admit(&self, group: u32) -> io::Result<()> {
+        chown(&self.path, None, Some(group))?;
+        let mode = |mode| std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&self.path, mode(0o660))?;
+        // They find the socket by its name, and nothing else in the directory.
+        match self.path.parent() {
+            Some(directory) => std::fs::set_permissions(directory, mode(0o711)),
+            None => Ok(()),
+        }
     }
 
     /// Where the socket lies.
@@ -154,6 +175,46 @@ fn bind(path: &Path) -> io::Result<(UnixListener, u64)> {
     Ok((listener, path.symlink_metadata()?.ino()))
 }
 
+/// Where this socket lies, and its inode there; none if it is not there any more. The name alone
+/// does not say so: when a mount has ended, another may have its device number, and with it the
+/// name. So the process that made the socket is compared with that of the one which answers there.
+fn place_of(listener: &UnixListener) -> io::Result<Option<(PathBuf, u64)>> {
+    let address = listener.local_addr()?;
+    let Some(path) = address.as_pathname() else {
+        return Ok(None);
+    };
+    let _alone = lock_directory(path)?;
+    let Ok(about) = path.symlink_metadata() else {
+        return Ok(None);
+    };
+    let own = Peer::of(listener)?;
+    let is_own = match connect_at_once(path) {
+        Ok(stream) => own.pid.is_some() && Peer::of(&stream)? == own,
+        // Its queue is full; so this one's has clients if it is the same.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => has_clients(listener)?,
+        Err(_) => false,
+    };
+    Ok(is_own.then(|| (path.to_owned(), about.ino())))
+}
+
+/// Whether clients wait for being accepted.
+fn has_clients(listener: &UnixListener) -> io::Result<bool> {
+    let mut waited = [PollFd::new(listener, PollFlags::IN)];
+    let at_once = rustix::time::Timespec::default();
+    Ok(poll(&mut waited, Some(&at_once))? > 0)
+}
+
+/// Connects to the socket at `path`, whose queue of clients may be full.
+///
+/// # Errors
+/// Also if that is so: [`io::ErrorKind::WouldBlock`].
+pub fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
+}
+
 /// Keeps other daemons from changing the sockets beside `path` until it is dropped.
 fn lock_directory(path: &Path) -> io::Result<DirectoryLock> {
     DirectoryLock::acquire(path.parent().ok_or(io::ErrorKind::NotFound)?)
@@ -186,8 +247,8 @@ fn accept(listener: &UnixListener, handler: &Arc<dyn LineHandler>, active: &Arc<
 }
 
 fn serve(stream: &UnixStream, handler: &dyn LineHandler, active: &Active) -> io::Result<()> {
-    let peer = rustix::net::sockopt::socket_peercred(stream)?;
-    let permitted = [0, rustix::process::geteuid().as_raw()].contains(&peer.uid.as_raw());
+    let peer = Peer::of(stream)?;
+    let permitted = [0, rustix::process::geteuid().as_raw()].contains(&peer.user);
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
@@ -225,6 +286,70 @@ pub fn exchange_line(mut stream: &UnixStream, line: &[u8]) -> io::Result<Vec<u8>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Answers nothing.
+    struct Silent;
+
+    impl LineHandler for Silent {
+        fn answer(&self, _line: &[u8], _permitted: bool) -> Vec<u8> {
+            Vec::new()
+        }
+    }
+
+    /// Set for the process that a test starts to make a socket in another's place.
+    const PLACE_VARIABLE: &str = "MOBIFS_TEST_SOCKET_PLACE";
+
+    /// Makes a socket and listens until its standard input ends.
+    fn make_socket(path: &Path) {
+        let _listening = bind(path).unwrap();
+        println!("made");
+        let _end = io::stdin().read(&mut [0]);
+    }
+
+    /// Found by CI: a successor that finished what was left of a mount out of the tree took the
+    /// socket of the mount that had its device number by then for its own, and removed it at its
+    /// end, so that no command reached that mount any more.
+    #[test]
+    fn a_successor_leaves_the_socket_that_another_process_has_put_in_its_place() {
+        const NAME: &str = "line_server::tests::a_successor_leaves_the_socket_that_another_process_has_put_in_its_place";
+        if let Some(path) = std::env::var_os(PLACE_VARIABLE) {
+            return make_socket(Path::new(&path));
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("7-2.sock");
+        let (listener, _) = bind(&path).unwrap();
+        let own = listener.try_clone().unwrap();
+        assert!(place_of(&own).unwrap().is_some());
+        // Also with clients that fill its queue.
+        rustix::net::listen(&own, 1).unwrap();
+        let clients: Vec<_> = std::iter::from_fn(|| connect_at_once(&path).ok()).collect();
+        assert!(!clients.is_empty() && place_of(&own).unwrap().is_some());
+        let mut other = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", NAME, "--nocapture"])
+            .env(PLACE_VARIABLE, &path)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(other.stdout.take().unwrap()).lines();
+        assert!(
+            said.by_ref()
+                .map_while(Result::ok)
+                .any(|line| line.ends_with("made"))
+        );
+        let inode = path.symlink_metadata().unwrap().ino();
+        let refused = LineServer::resume(own, None, Arc::new(Silent)).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::NotFound);
+        let elsewhere = directory.path().join("7-3.sock");
+        let resumed = LineServer::resume(listener, Some(elsewhere.clone()), Arc::new(Silent));
+        let resumed = resumed.unwrap();
+        assert_eq!(resumed.path(), elsewhere);
+        drop(resumed);
+        assert_eq!(path.symlink_metadata().unwrap().ino(), inode);
+        UnixStream::connect(&path).unwrap();
+        drop(other.stdin.take());
+        assert!(other.wait().unwrap().success());
+    }
 
     #[test]
     fn a_socket_that_another_daemon_put_there_stays() {

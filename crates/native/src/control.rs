@@ -31,6 +31,18 @@ impl ControlHandler for Steering {
                      {path}` ends that, and umount(8) unmounts it"
                 ),
             ),
+            Request::Totals => Reply::error(
+                ErrorKind::Usage,
+                "totals by day are kept in the store of a mount, and a steered filesystem has none: \
+                 `mobifs status` shows what the device wrote since it is steered",
+            ),
+            Request::Calibrate => Reply::error(
+                ErrorKind::Usage,
+                format!(
+                    "{path} is a steered filesystem: its journal is the kernel's, which decides how \
+                     it is made durable"
+                ),
+            ),
             Request::PowerCut => Reply::error(
                 ErrorKind::Usage,
                 format!(

@@ -138,9 +138,12 @@ pub fn serve(plan: Plan, ready: &Ready) -> Result<(), Failure> {
         config,
         config_file,
     } = plan;
+    mobifs_daemon::control::check_readers(config.config.status_group.as_deref())
+        .map_err(|error| Failure::new(Code::Usage, format!("status_group: {error}")))?;
     let steering = Steering::begin(&mount, &filesystem, &only, &config.config, config_file)?;
     let steering = Arc::new(steering);
-    let control = ControlServer::start(&mount, Arc::clone(&steering) as Arc<_>)
+    let readers = config.config.status_group.as_deref();
+    let control = ControlServer::start(&mount, Arc::clone(&steering) as Arc<_>, readers)
         .inspect_err(|_| end(&steering))
         .map_err(failed)?;
     watch_signals(Arc::clone(&steering), signals)

@@ -3,8 +3,9 @@
 use mobifs_engine::Moment;
 use mobifs_engine::policy::prediction::UserState;
 use mobifs_volume::{
-    AppReport, AppTotals, CheckpointReport, MemoryStatus, NativeStatus, PolicyReport,
-    SCHEMA_VERSION, Status, StoreStatus, TransactionCounts, UserReport, bytes, class_name, rfc3339,
+    AppReport, AppTotals, CheckpointReport, JournalReport, MemoryStatus, NativeStatus,
+    PolicyReport, SCHEMA_VERSION, Status, StoreStatus, TransactionCounts, UserReport, bytes,
+    class_name, rfc3339,
 };
 
 use crate::only::Only;
@@ -49,7 +50,11 @@ impl Steering {
                 commits: state.counts.own_commits,
                 commit_written_bytes: state.counts.device_written_bytes(self.filesystem()),
                 apply_written_bytes: 0,
+                preallocated_unused_bytes: 0,
                 ordered_fsyncs: 0,
+                joined_transactions: 0,
+                journal: JournalReport::default(),
+                calibration: None,
                 strays: 0,
                 not_applied: None,
             },

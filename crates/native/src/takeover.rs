@@ -28,6 +28,18 @@ pub enum TakeoverError {
         /// Why not.
         source: ChangeError,
     },
+    /// The kernel refuses to have them as they were.
+    #[error(
+        "cannot restore the options of {path}: {source}; they stay as steering has set them: run `mobifs \
+         steer --stop {path}` again when the filesystem is neither frozen nor busy",
+        path = path.display()
+    )]
+    NotRestored {
+        /// The mount point.
+        path: PathBuf,
+        /// Why not.
+        source: ChangeError,
+    },
     /// The kernel takes the options and does not put them in force.
     #[error(
         "the kernel has taken the mount options {wanted} for {path}, but {found} are in force",
@@ -235,7 +247,10 @@ impl Takeover {
     fn undo(&self, mount: &MountEntry) -> Result<(), TakeoverError> {
         let now = settings(mount, &self.filesystem)?;
         let target = now.undone(&self.note.before, &self.note.taken);
-        change(mount, &self.filesystem, &now, &target)
+        change(mount, &self.filesystem, &now, &target).map_err(|error| match error {
+            TakeoverError::Change { path, source } => TakeoverError::NotRestored { path, source },
+            other => other,
+        })
     }
 
     fn put_in_force(&self) -> Result<(), TakeoverError> {

@@ -288,16 +288,16 @@ fn check_promises(directory: &Directory) -> Result<Option<String>, RunError> {
     if steered.iter().any(Steered::is_in_force) {
         return Ok(None);
     }
-    let Some(steered) = steered.first() else {
+    if steered.is_empty() {
         return Err(RunError::NothingSteered {
             directory: directory.path().to_owned(),
         });
-    };
+    }
+    let places: Vec<String> = steered.iter().map(|one| name_of(one.device())).collect();
     Ok(Some(format!(
-        "{} is steered by process {}, but at present calls for durability wait there, and no other \
-         filesystem is steered: `mobifs status` of its mount point says why",
-        name_of(steered.device()),
-        steered.record().pid()
+        "at present calls for durability wait on every filesystem that is steered ({}): `mobifs status` \
+         of each says why",
+        places.join(", ")
     )))
 }
 

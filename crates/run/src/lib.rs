@@ -19,6 +19,7 @@ mod listener;
 mod opens;
 mod preload;
 mod priority;
+mod question;
 mod steering_units;
 mod supervisor;
 mod target;
@@ -27,4 +28,5 @@ mod unit;
 mod writes;
 
 pub use launch::{Class, Mechanism, Run, RunError};
+pub use question::is_supervised;
 pub use unit::{DropIn, UnitError};

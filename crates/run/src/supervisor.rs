@@ -17,6 +17,7 @@ use crate::calls::{Kind, kind_of};
 use crate::everything::sync_others;
 use crate::listener::{Answer, Listener, Received};
 use crate::opens::open_relaxed;
+use crate::question::QUESTION;
 use crate::target::{Found, MountTable, Threads};
 use crate::writes::write_relaxed;
 
@@ -161,10 +162,13 @@ impl Shared {
     }
 
     fn of_descriptor(&self, call: &Received, threads: &mut Threads) -> Answer {
+        let number = call.arguments[0] as RawFd;
+        if number == QUESTION {
+            return Answer::Value(0);
+        }
         if self.may_store(call.thread) {
             return Answer::Continue;
         }
-        let number = call.arguments[0] as RawFd;
         let Some(found) = threads.descriptor(call.thread, number) else {
             // The kernel says what is wrong with it.
             return Answer::Continue;

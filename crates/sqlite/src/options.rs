@@ -28,6 +28,8 @@ pub(crate) struct Options {
     pub(crate) direct_write_max: Option<String>,
     /// Committed changes are applied after this time without commits.
     pub(crate) apply_idle_ms: Option<u64>,
+    /// In steps of so many bytes the database grows on the disk; none: as the default has it.
+    pub(crate) preallocate: Option<String>,
     /// Where the arena is.
     pub(crate) arena: PathBuf,
 }
@@ -41,6 +43,8 @@ struct ConfigText<'a> {
     direct_write_max_bytes: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     apply_idle_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    preallocate_database_bytes: Option<&'a str>,
     defaults: &'a PolicySettings,
 }
 
@@ -76,6 +80,7 @@ impl Options {
             journal: sized("journal_bytes")?.unwrap_or_else(|| JOURNAL.into()),
             direct_write_max: sized("direct_write_max_bytes")?,
             apply_idle_ms: apply_idle_ms.transpose()?.map(i64::unsigned_abs),
+            preallocate: sized("preallocate_database_bytes")?,
             arena: arena.into(),
         })
     }
@@ -109,6 +114,7 @@ impl Options {
             journal_bytes: &within(&self.journal, file_bytes_max),
             direct_write_max_bytes: self.direct_write_max.as_deref(),
             apply_idle_ms: self.apply_idle_ms,
+            preallocate_database_bytes: self.preallocate.as_deref(),
             defaults: &self.policy,
         };
         let text = toml::to_string(&text).map_err(|error| fault("class", &error.to_string()))?;
@@ -130,6 +136,10 @@ impl Options {
                 self.direct_write_max != opened.direct_write_max,
             ),
             ("apply_idle_ms", self.apply_idle_ms != opened.apply_idle_ms),
+            (
+                "preallocate_database_bytes",
+                self.preallocate != opened.preallocate,
+            ),
             ("arena", self.arena != opened.arena),
         ]
         .into_iter()
@@ -225,6 +235,7 @@ mod tests {
             "journal_bytes",
             "direct_write_max_bytes",
             "apply_idle_ms",
+            "preallocate_database_bytes",
             "arena",
         ];
         let keys = PolicySettings::KEYS.iter().map(|key| key.name);
@@ -272,15 +283,15 @@ mod tests {
     /// The message named a line, of a text that no user has written.
     #[test]
     fn what_is_wrong_in_a_uri_is_in_no_line() {
-        let message = |name, value| {
-            let config = read(&[(name, value)]).unwrap().config(None);
+        let message = |parameters: &[(&str, &str)]| {
+            let config = read(parameters).unwrap().config(None);
             config.unwrap_err().to_string()
         };
-        let said = message("memory_budget_bytes", "1");
+        let said = message(&[("memory_budget_bytes", "1")]);
         let expected = "the database's URI: memory_budget_bytes: must be at least 4MiB";
         assert_eq!(said, expected);
         // What contradicts it is an app's default.
-        let said = message("staleness_max_bytes", "4KiB");
+        let said = message(&[("policy", "tpl"), ("staleness_max_bytes", "4KiB")]);
         let expected = "the database's URI: staleness_min_bytes: ";
         assert!(said.starts_with(expected), "{said}");
     }

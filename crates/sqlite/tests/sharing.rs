@@ -119,6 +119,18 @@ fn another_process() {
             println!("outcome {} {}", during - before, threads() - before);
         }
         "fork" => fork(&path),
+        "begin" => {
+            let connection = open(&path, "&age_max_ms=600000").unwrap();
+            make_table(&connection);
+            // Its journal is longer than what the VFS collects before it writes.
+            let rows = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 600) \
+                        INSERT INTO t(b) SELECT printf('%0900d', x) FROM c";
+            connection.execute_batch(rows).unwrap();
+            let begun = "BEGIN IMMEDIATE; UPDATE t SET b = 'killed'";
+            connection.execute_batch(begun).unwrap();
+            println!("outcome {}", count(&connection));
+            std::process::exit(0);
+        }
         other => match other.strip_prefix("commit in ") {
             Some(mode) => {
                 let connection = open(&path, "&age_max_ms=600000").unwrap();
@@ -447,4 +459,28 @@ fn a_program_with_a_cache_of_the_database_notices_a_killed_app() {
         known.close().unwrap();
         is_ordinary(&place.path(), 14);
     }
+}
+
+/// Found by the histories with seed 28112: SQLite writes a journal that is valid at once where appending is
+/// safe, and then asks for a connection that may write to roll the transaction back.
+#[test]
+fn a_connection_that_only_reads_waits_for_one_that_rolls_a_killed_transaction_back() {
+    let place = Place::new();
+    assert_eq!(outcomes("begin", &place.path()), ["600"]);
+    let rows = |flags| {
+        let uri = format!("file:{}?vfs=mobifs", place.path().display());
+        let connection = Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI)?;
+        let query = "SELECT count(*) FROM t WHERE b <> 'killed'";
+        connection.query_row(query, [], |row| row.get::<_, i64>(0))
+    };
+    let refused = rows(OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap_err();
+    let code = refused.sqlite_error().map(|error| error.extended_code);
+    assert_eq!(
+        code,
+        Some(rusqlite::ffi::SQLITE_READONLY_ROLLBACK),
+        "{refused}"
+    );
+    assert_eq!(rows(OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap(), 600);
+    assert_eq!(rows(OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap(), 600);
+    is_ordinary(&place.path(), 600);
 }

@@ -2,6 +2,8 @@
 //! forged transactions valid checksums.
 
 use crate::StoreError;
+use crate::apply::preallocation::list as preallocation;
+use crate::calibration::{Calibration, file as calibration};
 use crate::log::codec;
 use crate::log::header::{HEADER_BYTES, Header, KIND_RECORDS, transaction_bytes};
 use crate::log::overflow::Overflow;
@@ -11,12 +13,47 @@ use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer};
 
 pub use crate::log::record::Record;
 
+/// A list of preallocated files as bytes again; the error says why the bytes are none.
+///
+/// # Errors
+/// If the bytes are anything else.
+pub fn recode_preallocated(bytes: &[u8], uuid: [u8; 16]) -> Result<Vec<u8>, String> {
+    let (sequence, files) =
+        preallocation::parse(bytes, uuid).map_err(|damage| damage.to_string())?;
+    Ok(preallocation::encode(uuid, sequence, files.iter()))
+}
+
+/// A valid list of so many files.
+pub fn forge_preallocated(uuid: [u8; 16], files: u64) -> Vec<u8> {
+    let files: Vec<_> = (1..=files).map(preallocation::Listed::example).collect();
+    preallocation::encode(uuid, files.len() as u64, files.iter())
+}
+
+/// The calibration of a device as bytes again; the error says why the bytes are none.
+///
+/// # Errors
+/// If the bytes are anything else.
+pub fn recode_calibration(bytes: &[u8], uuid: [u8; 16]) -> Result<Vec<u8>, String> {
+    let parsed = calibration::parse(bytes, uuid).map_err(|damage| damage.to_string())?;
+    Ok(calibration::encode(uuid, &parsed))
+}
+
+/// A valid calibration with so many sizes.
+pub fn forge_calibration(uuid: [u8; 16], sizes: u32) -> Vec<u8> {
+    calibration::encode(uuid, &Calibration::example(sizes))
+}
+
 /// The records as bytes.
 pub fn encode(records: &[Record]) -> Vec<u8> {
     let length = usize::try_from(codec::encoded_bytes(records)).unwrap_or(usize::MAX);
     let mut bytes = vec![0; length];
     codec::encode(records, &mut bytes);
     bytes
+}
+
+/// What one transaction of these records takes in a journal.
+pub fn transaction_length(records: &[Record]) -> usize {
+    usize::try_from(transaction_bytes(codec::encoded_bytes(records))).unwrap_or(usize::MAX)
 }
 
 /// Exactly `count` records that fill the bytes; the error says why the bytes are not.

@@ -14,8 +14,10 @@ use mobifs_base::{
 };
 
 use crate::apply::limbo::{self, Unnamed};
+use crate::apply::preallocation::give_back::{GivenBack, give_back};
 use crate::apply::work::Applier;
 use crate::apply::{self, ahead, reserve};
+use crate::calibration::{Calibration, measure};
 use crate::commit;
 use crate::commit::counters::CommitCounters;
 use crate::locks::{Rank, RankedMutex};
@@ -57,6 +59,8 @@ pub struct JournalStore<L: Lower> {
     first_new: ObjectId,
     usage: Arc<Usage>,
     counters: CommitCounters,
+    /// The largest durable write is configured.
+    has_configured_threshold: bool,
 }
 
 impl<L: Lower> std::fmt::Debug for JournalStore<L> {
@@ -78,7 +82,7 @@ impl<L: Lower> JournalStore<L> {
         &self.epoch
     }
 
-    fn new(opened: Opened<L>) -> Self {
+    fn new(opened: Opened<L>, options: &JournalOptions) -> Self {
         let Opened {
             order,
             overlay,
@@ -95,6 +99,7 @@ impl<L: Lower> JournalStore<L> {
             capabilities,
             first_new,
             counters: CommitCounters::default(),
+            has_configured_threshold: options.direct_bytes_max.is_some(),
         }
     }
 
@@ -106,7 +111,7 @@ impl<L: Lower> JournalStore<L> {
     /// then), [`StoreError::Unsuitable`], [`StoreError::Lower`].
     pub fn open(lower: L, options: &JournalOptions) -> Result<(Self, RecoveryReport), StoreError> {
         let (opened, report) = recovery::open(lower, options)?;
-        Ok((Self::new(opened), report))
+        Ok((Self::new(opened, options), report))
     }
 
     /// As [`JournalStore::open`]; `sink` records everything that a successor of this
@@ -138,7 +143,7 @@ impl<L: Lower> JournalStore<L> {
         saved: RestartState,
     ) -> Result<(Self, Resumed), StoreError> {
         let (opened, resumed) = recovery::resume(lower, options, sink, saved)?;
-        Ok((Self::new(opened), resumed))
+        Ok((Self::new(opened, options), resumed))
     }
 
     /// Applies everything and marks the journal clean.
@@ -152,7 +157,10 @@ impl<L: Lower> JournalStore<L> {
             return Ok(());
         }
         let mut epoch = self.epoch.lock();
-        let applied = apply::apply_all(overlay, &self.applier, &mut epoch);
+        let mut applied = apply::apply_all(overlay, &self.applier, &mut epoch);
+        if applied.is_ok() && give_back(overlay, &self.applier, &mut epoch, GivenBack::Everything) {
+            applied = apply::apply_all(overlay, &self.applier, &mut epoch);
+        }
         match &applied {
             Err(StoreError::Unapplied { .. }) => {}
             Err(_) => return applied,
@@ -200,6 +208,7 @@ impl<L: Lower> Store for JournalStore<Gate<L>> {
         let space = self.overlay.lower().space();
         space
             .map(|space| reserve::without_reserve(&self.overlay, self.applier.reserve(), space))
+            .map(|space| self.applier.preallocations().with_unused(space))
             .map_err(StoreError::lower("asking for free space"))
     }
 
@@ -229,7 +238,7 @@ impl<L: Lower> Store for JournalStore<Gate<L>> {
     }
 
     fn is_in_place(&self, id: ObjectId, range: ByteRange) -> Result<bool, StoreError> {
-        read::is_in_place(&self.overlay, self.applier.reserve().is_held(), id, range)
+        read::is_in_place(&self.overlay, &self.applier, id, range)
     }
 
     fn commit(&self, transaction: Transaction) -> Result<(), StoreError> {
@@ -251,6 +260,31 @@ impl<L: Lower> Store for JournalStore<Gate<L>> {
         apply::apply_all(&self.overlay, &self.applier, &mut self.epoch.lock())
     }
 
+    fn calibration(&self) -> Option<Calibration> {
+        self.usage.calibration().map(|measured| (*measured).clone())
+    }
+
+    fn calibrate(&self) -> Result<Calibration, StoreError> {
+        let overlay = &self.overlay;
+        if overlay.is_read_only() {
+            return Err(StoreError::Unsuitable(
+                "the store is read-only: measuring the device writes to its journal".to_owned(),
+            ));
+        }
+        if self.has_configured_threshold {
+            return Err(StoreError::Unsuitable(
+                "direct_write_max_bytes is configured: what is measured would have no effect; remove it \
+                 from the configuration and mount the store again"
+                    .to_owned(),
+            ));
+        }
+        self.write_ahead();
+        let mut epoch = self.epoch.lock();
+        apply::apply_all(overlay, &self.applier, &mut epoch)?;
+        epoch.invalidate_tail(overlay.lower(), overlay.sink())?;
+        measure::on_request(overlay, &mut epoch).map(|measured| (*measured).clone())
+    }
+
     fn pending(&self) -> PendingWork {
         let state = self.overlay.state();
         PendingWork {
@@ -262,6 +296,9 @@ impl<L: Lower> Store for JournalStore<Gate<L>> {
             apply_written_bytes: self.applier.counters().written_bytes(),
             externally_modified: self.applier.counters().externally_modified(),
             commits: self.counters.commits(),
+            preallocated_bytes: self.applier.preallocations().unused_bytes(),
+            journal: self.counters.journal(),
+            durable_write_max_bytes: self.usage.direct_bytes_max(),
             on_full_disk: FullDisk {
                 overwritten_bytes_max: self.usage.total_bytes() / 2,
                 entries_bytes_max: self.applier.reserve().promised_bytes(),

@@ -11,6 +11,7 @@
 #![deny(unsafe_code)]
 
 mod apply;
+mod calibration;
 mod commit;
 mod error;
 #[cfg(test)]
@@ -21,24 +22,31 @@ pub mod fuzzing;
 mod journal_store;
 mod locks;
 mod log;
+pub mod log_reader;
 pub mod lower;
 mod memory;
 mod options;
 mod overlay;
+mod own_file;
 pub mod placement;
 mod recovery;
 mod restart_state;
+pub mod salvage;
 mod store;
 mod trust;
 mod unlinked;
 
+pub use apply::preallocation::list::NAME as PREALLOCATED_FILE;
 pub use apply::spare::NAMES as SPARE_FILES;
+pub use calibration::file::NAME as CALIBRATION_FILE;
+pub use calibration::{Calibration, WriteTimes};
+pub use commit::counters::JournalWrites;
 pub use error::StoreError;
 pub use journal_store::{JournalInfo, JournalStore};
 pub use lower::{Gate, PosixLower, StoreScope, is_in_memory, is_of_the_kernel};
 pub use memory::{MEMORY_CAPABILITIES, MemoryObject, MemoryStore};
 pub use mobifs_base::Transaction;
-pub use options::JournalOptions;
+pub use options::{JournalOptions, Preallocation};
 pub use recovery::inspect::{Inspection, inspect};
 pub use recovery::report::{RecoveryReport, Resumed};
 pub use restart_state::{Intent, KnownLocation, KnownObject, RestartSink, RestartState};

@@ -21,6 +21,8 @@ pub(crate) enum Rank {
     State,
     /// Handles that are kept open; no call is made while it is held.
     Handles,
+    /// Which files have preallocation; no call is made while it is held.
+    Preallocations,
 }
 
 /// The locks of one store: only these are in an order with each other. (A test may open a second

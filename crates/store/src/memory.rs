@@ -11,7 +11,7 @@ use mobifs_base::{
 };
 use parking_lot::RwLock;
 
-use crate::{Capabilities, PendingWork, Seek, Store, StoreError, Transaction};
+use crate::{Calibration, Capabilities, PendingWork, Seek, Store, StoreError, Transaction};
 
 /// One object of a [`MemoryStore`]'s committed state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -567,6 +567,16 @@ impl Store for MemoryStore {
             state.accept_page(id, *index, page);
         }
         Ok(())
+    }
+
+    fn calibration(&self) -> Option<Calibration> {
+        None
+    }
+
+    fn calibrate(&self) -> Result<Calibration, StoreError> {
+        Err(StoreError::Unsuitable(
+            "a store in memory has no journal and no device to measure".to_owned(),
+        ))
     }
 
     fn forget(&self, _ids: &[ObjectId], _in_use: &BTreeSet<ObjectId>) {}

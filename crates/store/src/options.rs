@@ -20,6 +20,39 @@ pub struct JournalOptions {
     /// [`Store::apply`](crate::Store::apply) writes so many pages of existing files or more before it keeps commits
     /// waiting.
     pub ahead_pages_min: usize,
+    /// What is allocated beyond the end of growing files.
+    pub preallocation: Preallocation,
+}
+
+/// In which steps an apply allocates blocks for growing files (S4 §6.1.1), on filesystems that keep
+/// such blocks where they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preallocation {
+    /// Of SQLite databases and their logs, at least; 0: none.
+    pub database_bytes: u64,
+    /// Of other files, and of databases that are larger than one step: as much as the file has, up to
+    /// this; 0: none, and databases grow in steps of `database_bytes`.
+    pub large_bytes: u64,
+}
+
+impl Preallocation {
+    /// Nothing is preallocated.
+    pub const OFF: Self = Self {
+        database_bytes: 0,
+        large_bytes: 0,
+    };
+    /// Twice the 128 KiB with which S4 prevents most of the fragments, as many databases of phones grow
+    /// beyond that (`docs/AGEING.md`), and as much as larger files have up to 1 MiB.
+    pub const IN_STEPS: Self = Self {
+        database_bytes: 256 << 10,
+        large_bytes: 1 << 20,
+    };
+}
+
+impl Default for Preallocation {
+    fn default() -> Self {
+        Self::IN_STEPS
+    }
 }
 
 impl Default for JournalOptions {
@@ -32,6 +65,7 @@ impl Default for JournalOptions {
             held_bytes_max: 256 << 20,
             reserve_bytes: 0,
             ahead_pages_min: 256,
+            preallocation: Preallocation::default(),
         }
     }
 }

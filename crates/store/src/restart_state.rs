@@ -46,10 +46,10 @@ pub struct KnownLocation {
 }
 
 /// A tagged transaction on its way to the journal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
-    /// [`Transaction::tag`](crate::Transaction::tag); not 0.
-    pub tag: u64,
+    /// [`Transaction::tags`](crate::Transaction::tags); one at least.
+    pub tags: Vec<u64>,
     /// The journal's epoch in which it is written.
     pub epoch: u64,
     /// Which transaction of this epoch it becomes.

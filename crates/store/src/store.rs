@@ -7,7 +7,7 @@ use mobifs_base::{
     SpaceInfo, Transaction, Xattr,
 };
 
-use crate::StoreError;
+use crate::{Calibration, JournalWrites, StoreError};
 
 /// Limits of the lower filesystem that the engine must keep *before* it
 /// acknowledges an operation, because afterwards it is too late to fail.
@@ -58,6 +58,14 @@ pub struct PendingWork {
     pub externally_modified: u64,
     /// Commits since the store was opened.
     pub commits: u64,
+    /// Room of the lower filesystem that is preallocated for growing files and not used; it is
+    /// given back where there is no other.
+    pub preallocated_bytes: u64,
+    /// What they wrote to the journal.
+    pub journal: JournalWrites,
+    /// The largest transaction that is written by one durable write; larger ones by a write and a
+    /// flush.
+    pub durable_write_max_bytes: u64,
     /// What may be reserved although the lower filesystem has no room.
     pub on_full_disk: FullDisk,
 }
@@ -146,6 +154,17 @@ pub trait Store: Send + Sync {
     /// [`StoreError::Lower`]; what is committed stays committed and the call may be
     /// repeated.
     fn apply(&self) -> Result<(), StoreError>;
+
+    /// What was measured of the device below the store; none if it was not.
+    fn calibration(&self) -> Option<Calibration>;
+
+    /// Applies everything, and measures the device again: the largest transaction that is one
+    /// durable write may be another one afterwards.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsuitable`] where nothing is to be measured (the store is read-only or has no
+    /// journal, or the size is configured), and as [`Store::apply`].
+    fn calibrate(&self) -> Result<Calibration, StoreError>;
 
     /// What is committed but not applied, and counters.
     fn pending(&self) -> PendingWork;

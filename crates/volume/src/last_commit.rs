@@ -83,13 +83,13 @@ impl LastCommit {
             Arc::new(progress_log.clone()),
             known,
         )?;
-        if let Some(tag) = resumed.committed {
+        for &tag in &resumed.committed {
             progress_log.done(TransactionId(tag));
         }
         let mut waiting = persist::uncommitted(&arena);
         waiting.retain(|key| {
             let transaction = TransactionId(key.first);
-            !progress.is_done(transaction) && resumed.committed != Some(transaction.0)
+            !progress.is_done(transaction) && !resumed.committed.contains(&transaction.0)
         });
         Ok(Self {
             arena,

@@ -41,11 +41,11 @@ pub use mobifs_engine::{
 };
 pub use opened::{OpenOptions, OpenedStore, Resumption};
 pub use status::{
-    AppReport, AppTotals, CheckpointReport, HistoryStatus, MemoryStatus, NativeStatus,
-    PolicyReport, RecordingStatus, SCHEMA_VERSION, Status, StoreStatus, TransactionCounts,
-    UserReport, bytes, rfc3339,
+    AppReport, AppTotals, CalibrationReport, CheckpointReport, HistoryStatus, JournalReport,
+    MemoryStatus, NativeStatus, PolicyReport, RecordingStatus, SCHEMA_VERSION, Status, StoreStatus,
+    TransactionCounts, UserReport, WriteTimesReport, bytes, rfc3339,
 };
 pub use volume::{
     AppliedState, BatterySource, Checkpointer, KernelCache, SyncCaller, Volume, VolumeError,
-    VolumeOptions, WRITER_LOCK_AT,
+    VolumeOptions, WRITER_LOCK_AT, is_rollback_journal,
 };

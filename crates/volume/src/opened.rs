@@ -52,9 +52,9 @@ pub struct OpenOptions<'a> {
 #[derive(Debug)]
 pub struct Resumption {
     saved: SavedMount,
-    /// A transaction that had reached the journal when the process was killed, whose commit was not
-    /// yet reported to the engine.
-    committed: Option<TransactionId>,
+    /// Transactions that had reached the journal when the process was killed, whose commit may not
+    /// have been reported to the engine yet.
+    committed: Vec<TransactionId>,
 }
 
 impl Resumption {
@@ -65,7 +65,7 @@ impl Resumption {
     pub fn of(arena: &Arena) -> Result<Self, ArenaError> {
         Ok(Self {
             saved: arena.saved()?.ok_or(ArenaError::Empty)?,
-            committed: None,
+            committed: Vec::new(),
         })
     }
 
@@ -74,9 +74,9 @@ impl Resumption {
         &self.saved.store
     }
 
-    /// The store found this transaction, by its tag, in the journal.
-    pub fn set_committed(&mut self, tag: Option<u64>) {
-        self.committed = tag.map(TransactionId);
+    /// The store found these transactions, by their tags, in the journal.
+    pub fn set_committed(&mut self, tags: Vec<u64>) {
+        self.committed = tags.into_iter().map(TransactionId).collect();
     }
 
     /// Keeps what was set with `mobifs set` in force.
@@ -96,7 +96,7 @@ impl Resumption {
         store: &dyn Store,
     ) -> Result<Engine, ArenaError> {
         let mut engine = self.saved.restore(arena, config, root)?;
-        if let Some(transaction) = self.committed {
+        for &transaction in &self.committed {
             engine.committed(transaction);
         }
         engine.close_all();
@@ -262,7 +262,11 @@ impl<'a> OpenOptions<'a> {
         }))
     }
 
-    pub(crate) fn journal(&self, path: &Path) -> Result<JournalOptions, StoreError> {
+    /// How the journal of the store at `path` is opened, or made.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`]: no identity can be made.
+    pub fn journal(&self, path: &Path) -> Result<JournalOptions, StoreError> {
         let defaults = JournalOptions::default();
         let present = || present_journal_bytes(&self.scope.own_path(path));
         let journal_bytes = self.config.journal_bytes.or_else(present);
@@ -279,6 +283,7 @@ impl<'a> OpenOptions<'a> {
                 StoreScope::File(_) => 0,
             },
             ahead_pages_min: defaults.ahead_pages_min,
+            preallocation: self.config.preallocation,
         })
     }
 }

@@ -3,6 +3,7 @@
 
 use mobifs_base::PAGE_BYTES_U64;
 use mobifs_engine::{TransactioningName, TransactioningRule};
+use mobifs_store::{Calibration, PendingWork};
 use serde::{Deserialize, Serialize};
 
 use crate::AppName;
@@ -184,8 +185,86 @@ pub struct RecordingStatus {
     pub stopped: Option<String>,
 }
 
+/// What commits have written to the journal since the mount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalReport {
+    /// Blocks of 4 KiB.
+    pub blocks: u64,
+    /// Changed pages.
+    pub pages: u64,
+    /// Of these, written whole because what they were before was not known.
+    pub whole_pages: u64,
+    /// Bytes of pages.
+    pub changed_bytes: u64,
+    /// Everything else but padding.
+    pub control_bytes: u64,
+    /// Commits that were a write and a flush, not one durable write.
+    pub flushes: u64,
+    /// The largest commit that is one durable write.
+    pub durable_write_max_bytes: u64,
+}
+
+impl JournalReport {
+    /// Bytes of all blocks.
+    pub const fn written_bytes(&self) -> u64 {
+        self.blocks * PAGE_BYTES_U64
+    }
+}
+
+impl From<&PendingWork> for JournalReport {
+    fn from(pending: &PendingWork) -> Self {
+        let written = &pending.journal;
+        Self {
+            blocks: written.blocks,
+            pages: written.pages,
+            whole_pages: written.whole_pages,
+            changed_bytes: written.changed_bytes,
+            control_bytes: written.control_bytes,
+            flushes: written.flushes,
+            durable_write_max_bytes: pending.durable_write_max_bytes,
+        }
+    }
+}
+
+/// How long writes to the journal take that are to be durable.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CalibrationReport {
+    /// The device; none if it could not be told from others.
+    pub device: Option<String>,
+    /// The largest commit that is to be one durable write, by these times.
+    pub durable_write_max_bytes: u64,
+    /// By size, the smallest first.
+    pub sizes: Vec<WriteTimesReport>,
+}
+
+/// How long writes of one size take: medians.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WriteTimesReport {
+    /// The size.
+    pub bytes: u64,
+    /// One durable write, in µs.
+    pub durable_us: f64,
+    /// A write and a flush, in µs.
+    pub flushed_us: f64,
+}
+
+impl From<&Calibration> for CalibrationReport {
+    fn from(measured: &Calibration) -> Self {
+        let sizes = measured.sizes.iter().map(|times| WriteTimesReport {
+            bytes: times.bytes,
+            durable_us: times.durable_ns as f64 / 1e3,
+            flushed_us: times.flushed_ns as f64 / 1e3,
+        });
+        Self {
+            device: measured.device.clone(),
+            durable_write_max_bytes: measured.direct_bytes_max,
+            sizes: sizes.collect(),
+        }
+    }
+}
+
 /// The store under one mount.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoreStatus {
     /// Its directory; none for one without.
     pub path: Option<String>,
@@ -197,12 +276,25 @@ pub struct StoreStatus {
     pub journal_total_bytes: u64,
     /// Commits since the mount.
     pub commits: u64,
+    /// Transactions of several apps, or of several threads that waited, that were committed together
+    /// with another one: one commit.
+    #[serde(default)]
+    pub joined_transactions: u64,
+    /// What commits wrote to the journal.
+    #[serde(default)]
+    pub journal: JournalReport,
+    /// What was measured of the device, the last time; none if it was not.
+    #[serde(default)]
+    pub calibration: Option<CalibrationReport>,
     /// Bytes written to the device by commits.
     pub commit_written_bytes: u64,
     /// Bytes written to the device by applying.
     pub apply_written_bytes: u64,
     /// Objects with committed changes that another program moved or removed in the store.
     pub strays: u64,
+    /// Room on the disk that is preallocated for growing files and not used.
+    #[serde(default)]
+    pub preallocated_unused_bytes: u64,
     /// Calls for durability in durable apps that needed no commit: a transaction of SQLite made them
     /// for the order of its writes.
     #[serde(default)]

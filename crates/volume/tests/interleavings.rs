@@ -16,8 +16,8 @@ use mobifs_base::{
 };
 use mobifs_engine::{Caller, FsError, Moment, NodeSpec, SetIdBits, WriteAt};
 use mobifs_store::{
-    Capabilities, Gate, JournalOptions, JournalStore, MemoryStore, PendingWork, PosixLower, Seek,
-    Store, StoreError, Transaction,
+    Calibration, Capabilities, Gate, JournalOptions, JournalStore, MemoryStore, PendingWork,
+    PosixLower, Seek, Store, StoreError, Transaction,
 };
 use mobifs_volume::{Clock, Config, Volume, VolumeOptions};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -93,6 +93,12 @@ impl Store for Slow {
     }
     fn apply(&self) -> Result<(), StoreError> {
         self.run(|store| store.apply())
+    }
+    fn calibration(&self) -> Option<Calibration> {
+        self.0.calibration()
+    }
+    fn calibrate(&self) -> Result<Calibration, StoreError> {
+        self.run(|store| store.calibrate())
     }
     fn pending(&self) -> PendingWork {
         self.run(|store| store.pending())

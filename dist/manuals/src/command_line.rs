@@ -65,11 +65,11 @@ impl CommandLines {
     }
 
     /// What a shell completes.
-    pub(crate) const fn of(&self, package: Package) -> &Command {
-        match package {
+    pub(crate) fn completed(&self, package: Package) -> Command {
+        shown(match package {
             Package::Product => &self.product,
             Package::Laboratory => &self.laboratory,
-        }
+        })
     }
 
     /// Every command that help shows, with the package that its page belongs to.
@@ -89,6 +89,22 @@ impl CommandLines {
         }
         pages
     }
+}
+
+/// A program's command line without its hidden commands, which completions would offer.
+fn shown(program: &Command) -> Command {
+    let is_shown = |command: &&Command| !command.is_hide_set();
+    let mut command = Command::new(program.get_name().to_owned())
+        .disable_help_subcommand(true)
+        .subcommands(program.get_subcommands().filter(is_shown).cloned());
+    // Its own arguments are those that each program has.
+    if let Some(version) = program.get_version() {
+        command = command.version(version.to_owned());
+    }
+    if let Some(about) = program.get_about() {
+        command = command.about(about.clone());
+    }
+    command
 }
 
 /// `mobifs lab`: the laboratory without the commands that `mobifs` has by their own names.

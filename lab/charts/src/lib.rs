@@ -1,6 +1,9 @@
-//! Charts as SVG: curves and groups of bars with axes and a legend.
+//! Charts as SVG, curves and groups of bars with axes and a legend, and the pages that show them.
 
 #![forbid(unsafe_code)]
+
+mod page;
+mod sources;
 
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::ValueFormatter;
@@ -8,6 +11,9 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use thiserror::Error;
+
+pub use page::{Page, Table, figure};
+pub use sources::cited_sources;
 
 const FONT: &str = "sans-serif";
 const CAPTION_POINTS: i32 = 15;

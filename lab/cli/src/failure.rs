@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use mobifs_host::printable_lines;
+
 /// Exit codes; documented in `mobifs-lab --help`, relied on by other programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
@@ -53,9 +55,11 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Writes to standard output; ignores that the reader has closed it.
+/// Writes to standard output, safe for a terminal: names of files may have commands for it. Ignores
+/// that the reader has closed it.
 pub(crate) fn put(text: &str) -> Result<(), Failure> {
     use io::Write as _;
+    let text = printable_lines(text);
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             let message = format!("writing to the standard output failed: {error}");

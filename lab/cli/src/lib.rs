@@ -7,6 +7,7 @@ mod bench;
 mod failure;
 mod flash;
 mod frag;
+mod persist;
 mod sim;
 mod trace;
 
@@ -17,6 +18,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 use failure::Failure;
+use mobifs_host::{log_directives, printable};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -43,6 +45,8 @@ enum Command {
     Flash(flash::arguments::FlashArguments),
     /// How fragmented files are, and where they lie
     Frag(frag::FragArguments),
+    /// What making data durable costs: journals, commits, and ways to make them, side by side
+    Persist(persist::PersistArguments),
     /// What would have been flushed, when, and at what risk: traces under policies
     Sim(sim::arguments::SimArguments),
     /// Traces of what programs do to files: record, import, look at, cut, merge, replay
@@ -62,7 +66,14 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     hide_caught_panics();
-    let filter = EnvFilter::try_from_env("MOBIFS_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let directives = match log_directives("warn") {
+        Ok(directives) => directives,
+        Err(error) => {
+            eprintln!("mobifs: {error}");
+            return ExitCode::from(failure::Code::Usage.number());
+        }
+    };
+    let filter = EnvFilter::new(directives);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
@@ -71,7 +82,7 @@ pub fn main() -> ExitCode {
     match run(&arguments.command) {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("mobifs-lab: {failure}");
+            eprintln!("mobifs: {}", printable(&failure.message));
             ExitCode::from(failure.code.number())
         }
     }
@@ -91,6 +102,7 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Flash(arguments) => flash::run(&arguments.command),
         Command::Frag(arguments) => frag::run(arguments),
+        Command::Persist(arguments) => persist::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
         Command::Trace(arguments) => return trace::run(&arguments.command),
         Command::Experiment(command) => sim::run_lab(command),
@@ -105,21 +117,45 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn the_command_line_is_consistent() {
-        Arguments::command().debug_assert();
+    /// Programs parse in the main thread, which has 8 MiB: without optimization the frames of clap and of
+    /// what it derives are large.
+    fn on_the_stack_of_a_main_thread(work: fn()) {
+        let thread = std::thread::Builder::new().stack_size(8 << 20).spawn(work);
+        if let Err(panic) = thread.unwrap().join() {
+            std::panic::resume_unwind(panic);
+        }
     }
 
-    /// The parser of all commands is one function, whose frame is large without optimization; programs
-    /// parse in the main thread, which has 8 MiB.
+    #[test]
+    fn the_command_line_is_consistent() {
+        on_the_stack_of_a_main_thread(|| Arguments::command().debug_assert());
+    }
+
+    /// Papers are cited by short names, which a reader of one help cannot know.
+    #[test]
+    fn every_help_says_what_its_sources_are() {
+        on_the_stack_of_a_main_thread(|| explains_its_sources(Arguments::command()));
+    }
+
+    fn explains_its_sources(mut command: clap::Command) {
+        let help = command.render_long_help().to_string();
+        for cited in mobifs_charts::cited_sources(&help) {
+            let name = &cited[..3];
+            assert!(
+                help.contains(name),
+                "{}: {name} in\n{help}",
+                command.get_name()
+            );
+        }
+        command
+            .get_subcommands()
+            .cloned()
+            .for_each(explains_its_sources);
+    }
+
     #[test]
     fn the_form_that_other_tools_rely_on_is_accepted() {
-        let thread = std::thread::Builder::new().stack_size(8 << 20);
-        thread
-            .spawn(accepts_what_others_rely_on)
-            .unwrap()
-            .join()
-            .unwrap();
+        on_the_stack_of_a_main_thread(accepts_what_others_rely_on);
     }
 
     fn accepts_what_others_rely_on() {
@@ -152,6 +188,10 @@ mod tests {
             "frag measure --csv F --html P --top 5 --read-within 30 --no-sync DIR FILE IMAGE",
             "frag experiment sqlite scan --out D --json --seed 3",
             "frag experiment all --full",
+            "persist characterise --json IMAGE",
+            "persist characterise --through mobifs --device I --model ufs31 --scale 0 -- git status",
+            "persist characterise --html F --mount-options data=journal --mkfs -J --mkfs size=4 --trace T",
+            "persist compare --preset quick --real DIR --rounds 1 --operations 9 --json --html F",
             "sim --policy tpl --against ext4 --device ufs31 --json T",
             "sim --policy tpl:age_max_ms=9 --policy ideal --format parquet -o F T T",
             "figures -o DIR --strict --png T T",

@@ -24,6 +24,16 @@ pub enum DefragError {
         /// The filesystem, by its name.
         filesystem: String,
     },
+    /// A mount of MobiFS has no blocks of its own.
+    #[error("{} lies on the MobiFS mount {}, whose files lie in its store; unmount it (mobifs umount {}), and defragment that: {}", text(.path), text(.mountpoint), text(.mountpoint), text(.store))]
+    MobifsMount {
+        /// What was given.
+        path: PathBuf,
+        /// Where the mount is.
+        mountpoint: PathBuf,
+        /// Its store.
+        store: PathBuf,
+    },
     /// The filesystem cannot.
     #[error("{} lies on {filesystem}, {why}", text(.path))]
     Unsupported {
@@ -37,7 +47,7 @@ pub enum DefragError {
     /// Several filesystems at a time.
     #[error("{} and {} lie on different filesystems; defragment one after the other", text(.0), text(.1))]
     Several(PathBuf, PathBuf),
-    /// It is mounted read-only.
+    /// It is mounted read-only: the mount point.
     #[error("{} is mounted read-only; remount it first (mount -o remount,rw {})", text(.0), text(.0))]
     ReadOnly(PathBuf),
     /// This user may not.

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use mobifs_device_server::RemapPair;
-use rustix::fs::{Advice, OFlags, fadvise, fstat, syncfs};
+use rustix::fs::{Advice, CWD, Mode, OFlags, fadvise, fstat, openat, syncfs};
 use rustix::io::Errno;
 
 use crate::device::Device;
@@ -28,6 +28,7 @@ pub(crate) struct Ext4<'a> {
     /// The device that is to remap.
     device: Option<&'a Device>,
     directory: &'a Path,
+    opened: OwnedFd,
     announced_bytes: u64,
 }
 
@@ -38,18 +39,32 @@ impl<'a> Ext4<'a> {
         looks: Looks<'a>,
         device: Option<&'a Device>,
     ) -> Result<Self, DefragError> {
-        let pool =
-            Pool::take(directory, room).map_err(|errno| DefragError::at(directory, errno))?;
-        let mut ext4 = Self {
+        let at = |errno| DefragError::at(directory, errno);
+        // Content that waits in memory would not be what a source holds. That the pool has its room need not be
+        // durable: ext4 does so with the first move, and a power cut before that leaves no pool.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = openat(CWD, directory, flags, Mode::empty()).map_err(at)?;
+        syncfs(&opened).map_err(at)?;
+        let pool = Pool::take(directory, room).map_err(at)?;
+        Ok(Self {
             pool,
             looks,
             device,
             directory,
+            opened,
             announced_bytes: 0,
-        };
-        // Content that waits in memory would not be what a source holds.
-        ext4.make_durable()?;
-        Ok(ext4)
+        })
+    }
+
+    /// Gives the room of the pool back, and makes that and all moves durable, in one commit: what ext4 frees it uses
+    /// again only after the commit, with which the files have their new places.
+    pub(crate) fn finish(self) -> Result<(), DefragError> {
+        drop(self.pool);
+        syncfs(&self.opened).map_err(|errno| DefragError::at(self.directory, errno))?;
+        match self.device.filter(|_| self.announced_bytes > 0) {
+            Some(device) => device.forget(),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn free(&self) -> Space {

@@ -1,19 +1,23 @@
 //! Defragments mounted filesystems: plans once which pieces go where, then moves them by copying, or
-//! on a served flash device by remapping. `docs/FRAGMENTATION.md` says what is moved and when.
+//! on a served flash device by remapping. `docs/FRAGMENTATION-REFERENCE.md` says what is moved and when.
 #![deny(unsafe_code)]
 
 mod device;
 mod error;
 mod ext4;
+mod hot;
 mod ioctls;
+mod mover;
 pub mod plan;
 mod pool;
 mod report;
 mod run;
 mod scan;
 mod space;
+mod xfs;
 
 pub use error::DefragError;
+pub use hot::Hot;
 pub use report::{DeviceFigures, Report, SCHEMA, State, Stopped, table};
 pub use run::{Mode, Options, defragment};
 pub use space::Space;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use mobifs_fragmentation::{counted, number, size};
 use serde::Serialize;
 
 use crate::scan::Tree;
@@ -94,7 +95,9 @@ pub struct Report {
     pub room_bytes: u64,
     /// How much sooner all files together would be read, by the line t = a · DoF + b.
     pub saved_ms: f64,
-    /// What a served device did; none without one.
+    /// Whether there is a served device below, which can remap.
+    pub is_served: bool,
+    /// What a served device did; none without one, and of a dry run.
     pub device: Option<DeviceFigures>,
     /// Real time.
     pub seconds: f64,
@@ -114,7 +117,7 @@ pub fn table(report: &Report) -> String {
 }
 
 fn write(text: &mut String, report: &Report) -> std::fmt::Result {
-    let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |v| format!("{v:.2}"));
+    let degree = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |v| format!("{v:.2}"));
     writeln!(text, "{} by {}", report.filesystem, report.mode)?;
     writeln!(
         text,
@@ -127,19 +130,18 @@ fn write(text: &mut String, report: &Report) -> std::fmt::Result {
             "{name:8}{:>10}{:>13}{:>10}{:>11}{:>10}",
             state.files,
             state.fragmented_files,
-            number(state.mean_dof),
-            number(state.mean_dof_of_fragmented),
+            degree(state.mean_dof),
+            degree(state.mean_dof_of_fragmented),
             state.extents
         )?;
     }
-    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     writeln!(
         text,
-        "wanted: {} files; {} moves: {:.1} MiB to join pieces, {:.1} MiB to make room; {:.2} s",
-        report.wanted_files,
-        report.moves,
-        mib(report.joined_bytes),
-        mib(report.room_bytes),
+        "wanted: {}; {}: {} to join pieces, {} to make room; {:.2} s",
+        counted(report.wanted_files, "file", "files"),
+        counted(report.moves, "move", "moves"),
+        size(report.joined_bytes),
+        size(report.room_bytes),
         report.seconds
     )?;
     writeln!(
@@ -150,12 +152,11 @@ fn write(text: &mut String, report: &Report) -> std::fmt::Result {
     if let Some(device) = &report.device {
         writeln!(
             text,
-            "device: {:.2} MiB programmed in {:.0} ms of its time; {} pages shared, {} written although \
-             announced",
-            mib(device.programmed_bytes),
+            "device: {} programmed in {:.0} ms of its time; {} shared, {} written although announced",
+            size(device.programmed_bytes),
             device.elapsed_ns as f64 / 1e6,
-            device.pages_shared,
-            device.pages_written
+            counted(device.pages_shared, "page", "pages"),
+            number(device.pages_written)
         )?;
     }
     match report.stopped {

@@ -1,6 +1,6 @@
 //! The whole run.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,8 @@ use rustix::io::Errno;
 use crate::device::Device;
 use crate::error::DefragError;
 use crate::ext4::Ext4;
-use crate::ioctls;
+use crate::hot::Hot;
+use crate::mover::{Moved, Mover};
 use crate::plan::{FileLayout, Limits, Planner, Reason, Step};
 use crate::report::{Report, SCHEMA, State, Stopped};
 use crate::scan::{Looks, Tree, scan};
@@ -50,8 +51,8 @@ pub struct Options {
     pub unshares: bool,
     /// What pieces cost.
     pub model: Model,
-    /// Only what is read: ranges (start, end) of files by their absolute paths.
-    pub hot: Option<HashMap<PathBuf, Vec<(u64, u64)>>>,
+    /// Only what is read.
+    pub hot: Option<Hot>,
     /// Moved bytes in a second at most.
     pub rate_bytes: Option<u64>,
     /// Ends when about so many bytes have been written to flash.
@@ -83,12 +84,12 @@ impl Default for Options {
 const ROOM_FACTOR: u64 = 4;
 
 /// Where the paths lie.
-struct Place {
-    filesystem: String,
-    mountpoint: PathBuf,
+pub(crate) struct Place {
+    pub(crate) filesystem: String,
+    pub(crate) mountpoint: PathBuf,
     /// A directory on it.
-    directory: PathBuf,
-    block_bytes: u64,
+    pub(crate) directory: PathBuf,
+    pub(crate) block_bytes: u64,
     free_bytes: u64,
 }
 
@@ -103,7 +104,7 @@ pub fn defragment(
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<Report, DefragError> {
     let begun = Instant::now();
-    let place = place_of(paths)?;
+    let place = place_of(paths, options.mode)?;
     let looks = Looks {
         filesystem: &place.filesystem,
         block_bytes: place.block_bytes,
@@ -136,6 +137,7 @@ pub fn defragment(
         joined_bytes: 0,
         room_bytes: 0,
         saved_ms: 0.0,
+        is_served: device.is_some(),
         device: None,
         seconds: 0.0,
         stopped: None,
@@ -167,7 +169,7 @@ pub fn defragment(
 }
 
 /// The filesystem of all paths.
-fn place_of(paths: &[PathBuf]) -> Result<Place, DefragError> {
+fn place_of(paths: &[PathBuf], mode: Mode) -> Result<Place, DefragError> {
     let table = mounts().unwrap_or_default();
     let mut found: Option<(PathBuf, MountEntry)> = None;
     for path in paths {
@@ -207,8 +209,9 @@ fn place_of(paths: &[PathBuf]) -> Result<Place, DefragError> {
     )
     .map_err(at)?;
     let room = fstatvfs(&opened).map_err(at)?;
-    if room.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
-        return Err(DefragError::ReadOnly(path));
+    let is_read_only = room.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY);
+    if is_read_only && mode != Mode::DryRun {
+        return Err(DefragError::ReadOnly(mount.mountpoint));
     }
     let directory = if path.is_dir() {
         path.clone()
@@ -240,15 +243,18 @@ fn check_filesystem(path: &Path, mount: &MountEntry) -> Result<(), DefragError> 
     if is_network(&filesystem) {
         return Err(DefragError::Network { path, filesystem });
     }
-    let why = if mount.has_subtype("mobifs") {
-        "a mount of MobiFS, whose files lie in its store; give that"
-    } else {
-        match filesystem.as_str() {
-            "ext4" | "btrfs" | "f2fs" => return Ok(()),
-            "xfs" => "whose content this program does not move; xfs_fsr of xfsprogs does",
-            "ext2" | "ext3" => "which has no extents; convert it to ext4 (tune2fs -O extents)",
-            _ => "which cannot be defragmented while it is mounted; ext4, btrfs and f2fs can",
-        }
+    if mount.has_subtype("mobifs") {
+        let (mountpoint, store) = (mount.mountpoint.clone(), mount.source.clone());
+        return Err(DefragError::MobifsMount {
+            path,
+            mountpoint,
+            store,
+        });
+    }
+    let why = match filesystem.as_str() {
+        "ext4" | "xfs" | "btrfs" | "f2fs" => return Ok(()),
+        "ext2" | "ext3" => "which has no extents; convert it to ext4 (tune2fs -O extents)",
+        _ => "which cannot be defragmented while it is mounted; ext4, XFS, btrfs and f2fs can",
     };
     Err(DefragError::Unsupported {
         path,
@@ -262,10 +268,13 @@ fn mark_hot(tree: &mut Tree, options: &Options) {
     let Some(hot) = &options.hot else {
         return;
     };
+    let absolute = |path: PathBuf| path.canonicalize().unwrap_or(path);
+    let tops = tree.tops.iter().map(|(path, _)| absolute(path.clone()));
+    let tops: Vec<PathBuf> = tops.collect();
     let paths: Vec<PathBuf> = tree.files.iter().map(|file| tree.path(file)).collect();
     for (file, path) in tree.files.iter_mut().zip(paths) {
-        let path = path.canonicalize().unwrap_or(path);
-        file.layout.hot = hot.get(&path).cloned();
+        let top = tops.get(file.top).map_or(Path::new("/"), PathBuf::as_path);
+        file.layout.hot = hot.of(&absolute(path), top).map(<[_]>::to_vec);
         file.layout.is_wanted &= file.layout.hot.is_some();
     }
 }
@@ -401,12 +410,8 @@ impl Work<'_> {
         let mut planner = self.planner(tree, ext4.free());
         let result = self.follow(&mut planner, &mut ext4, tree);
         // Also after a failure: what has moved becomes durable, if it still can.
-        let durable = ext4.make_durable();
-        drop(ext4);
-        result?;
-        durable?;
-        // The room of the pool is free again, durably: this belongs to the cost.
-        self.sync()
+        let finished = ext4.finish();
+        result.and(finished)
     }
 
     fn sync(&self) -> Result<(), DefragError> {
@@ -447,49 +452,35 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Has btrfs or f2fs write groups anew.
+    /// Has a filesystem move groups that chooses the places itself.
     fn by_the_filesystem(&mut self, tree: &mut Tree) -> Result<(), DefragError> {
+        let mut mover = Mover::new(self.place, self.looks)?;
         let planner = self.planner(tree, Space::default());
-        for (number, groups) in planner.groups() {
-            let Some(file) = tree.files.get(number) else {
+        'files: for (number, groups) in planner.groups() {
+            let Some(known) = tree.files.get(number) else {
                 continue;
             };
-            let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            let opened = match tree.open(file.top, &file.path, flags) {
-                Ok(opened) => opened,
-                Err(_) => {
-                    *tree
-                        .left_out
-                        .entry("files that could not be opened for writing")
-                        .or_default() += 1;
+            let mut file = match mover.open(tree, known) {
+                Ok(file) => file,
+                Err(reason) => {
+                    *tree.left_out.entry(reason).or_default() += 1;
                     continue;
                 }
             };
-            for (start, bytes, _) in groups {
+            for (start, bytes, _) in mover.parts(&file, &groups) {
                 if self.is_over()? {
-                    return self.sync();
+                    break 'files;
                 }
-                let moved = if self.place.filesystem == "btrfs" {
-                    let threshold = u32::try_from(bytes).unwrap_or(u32::MAX);
-                    ioctls::btrfs_defragment(&opened, start, bytes, threshold)
-                } else {
-                    ioctls::f2fs_defragment(&opened, start, bytes)
-                };
-                match moved {
-                    Ok(()) => {
+                match mover.carry_out(&mut file, start, bytes) {
+                    Ok(Moved::Bytes(bytes)) => {
                         self.count(bytes, Reason::Join);
                         self.pause(bytes);
                     }
-                    Err(errno @ (Errno::IO | Errno::ROFS)) => {
-                        return Err(DefragError::at(&self.place.mountpoint, errno));
-                    }
-                    Err(_) => {
-                        *tree
-                            .left_out
-                            .entry("files that the filesystem did not move")
-                            .or_default() += 1;
+                    Ok(Moved::Left(reason)) => {
+                        *tree.left_out.entry(reason).or_default() += 1;
                         break;
                     }
+                    Err(errno) => return Err(DefragError::at(&self.place.mountpoint, errno)),
                 }
             }
         }

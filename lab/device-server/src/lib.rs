@@ -24,11 +24,11 @@ mod port;
 mod serve;
 
 pub use clock::Scale;
-pub use control::{ControlError, ErrorKind, RemapPair, Reply, Request, ask};
+pub use control::{ControlError, DeviceCounts, ErrorKind, RemapPair, Reply, Request, ask};
 pub use image::ImageError;
 pub use journal::{
-    BoundaryKind, CrashState, CrashStates, Interval, Journal, JournalError, Materialised, Survival,
-    materialise,
+    BoundaryKind, Command, CommandKind, CrashState, CrashStates, Interval, Journal, JournalError,
+    Materialised, Survival, materialise,
 };
 pub use keep::Keep;
 pub use port::PowerError;

@@ -7,7 +7,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use mobifs_device_model::{Config, Parameter, Preset};
-use mobifs_device_server::{EndHandle, Reply, Request, Scale, ServeOptions, Served, ask};
+use mobifs_device_server::{
+    DeviceCounts, EndHandle, Reply, Request, Scale, ServeOptions, Served, ask,
+};
 use rustix::fs::syncfs;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde::Serialize;
@@ -76,35 +78,6 @@ impl Wanted {
             size_bytes,
             mapping_cache_bytes: None,
             seed,
-        }
-    }
-}
-
-/// What the device has done so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub(crate) struct Counts {
-    pub(crate) reads: u64,
-    pub(crate) writes: u64,
-    pub(crate) flushes: u64,
-    pub(crate) bytes_read: u64,
-    pub(crate) bytes_written: u64,
-    /// Sum of the latencies of all commands, in ms. One was under way at a time, because the device
-    /// does not wait.
-    pub(crate) busy_ms: f64,
-    /// Time in which commands or work in the background were under way.
-    pub(crate) active_ns: u64,
-}
-
-impl Counts {
-    pub(crate) fn since(&self, before: &Self) -> Self {
-        Self {
-            reads: self.reads - before.reads,
-            writes: self.writes - before.writes,
-            flushes: self.flushes - before.flushes,
-            bytes_read: self.bytes_read - before.bytes_read,
-            bytes_written: self.bytes_written - before.bytes_written,
-            busy_ms: self.busy_ms - before.busy_ms,
-            active_ns: self.active_ns - before.active_ns,
         }
     }
 }
@@ -178,8 +151,11 @@ impl Disk {
         let name = self.wanted.filesystem.name();
         let mut command = Command::new(format!("mkfs.{name}"));
         match self.wanted.filesystem {
-            // No reserve for root, who does all this: how full it is would mean something else.
-            Filesystem::Ext4 => command.args(["-q", "-F", "-m", "0", "-E", MKFS_EXT4]),
+            // No reserve for root, who does all this: how full it is would mean something else. Blocks of
+            // a page also on small disks, as phones have them; only such blocks can be moved.
+            Filesystem::Ext4 => {
+                command.args(["-q", "-F", "-m", "0", "-b", "4096", "-E", MKFS_EXT4])
+            }
             Filesystem::Xfs => command.args(["-q", "-f", "-K"]),
             Filesystem::Btrfs => command.args(["-q", "-f", "-K"]),
         };
@@ -275,37 +251,14 @@ impl Disk {
         Ok(())
     }
 
-    pub(crate) fn counts(&self) -> Result<Counts, FragError> {
+    pub(crate) fn counts(&self) -> Result<DeviceCounts, FragError> {
         let image = self.base.path().join("image");
         let stats = match ask(&image, &Request::Stats)? {
             Reply::Stats { stats } => stats,
             other => return Err(FragError::Unexpected(format!("{other:?}"))),
         };
-        counts_of(&stats).ok_or_else(|| FragError::Unexpected(stats.to_string()))
+        DeviceCounts::of(&stats).ok_or_else(|| FragError::Unexpected(stats.to_string()))
     }
-}
-
-/// The figures of a document of the served device; none if it has another form.
-fn counts_of(stats: &serde_json::Value) -> Option<Counts> {
-    const SECTOR_BYTES: u64 = 512;
-    let device = stats.get("device")?;
-    let mut counts = Counts {
-        bytes_read: device.get("host_sectors_read")?.as_u64()? * SECTOR_BYTES,
-        bytes_written: device.get("host_sectors_written")?.as_u64()? * SECTOR_BYTES,
-        active_ns: device.get("active_ns")?.as_u64()?,
-        ..Counts::default()
-    };
-    for entry in device.get("commands")?.as_array()? {
-        let commands = entry.get("commands")?.as_u64()?;
-        match entry.get("kind")?.as_str()? {
-            "read" => counts.reads += commands,
-            "write" | "reliable_write" => counts.writes += commands,
-            "flush" => counts.flushes += commands,
-            _ => {}
-        }
-        counts.busy_ms += commands as f64 * entry.get("latency")?.get("mean_ns")?.as_f64()? / 1e6;
-    }
-    Some(counts)
 }
 
 impl Drop for Disk {
@@ -348,31 +301,4 @@ pub(crate) fn run(command: &mut Command) -> Result<String, FragError> {
         status: output.status,
         said: last,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn the_counts_of_a_device_are_read_from_its_document() {
-        let kind = |kind: &str, commands: u64, mean_ns: f64| json!({ "kind": kind, "commands": commands, "latency": { "mean_ns": mean_ns } });
-        let stats = json!({ "device": {
-            "active_ns": 5, "host_sectors_read": 8, "host_sectors_written": 16,
-            "commands": [kind("read", 2, 1e6), kind("write", 3, 2e6), kind("flush", 1, 5e5)],
-        } });
-        let counts = counts_of(&stats).unwrap();
-        assert_eq!((counts.reads, counts.writes, counts.flushes), (2, 3, 1));
-        assert_eq!((counts.bytes_read, counts.bytes_written), (4096, 8192));
-        assert!((counts.busy_ms - 8.5).abs() < 1e-9);
-        let later = Counts {
-            reads: 5,
-            busy_ms: 9.5,
-            ..counts
-        };
-        assert_eq!(later.since(&counts).reads, 3);
-        assert_eq!(counts_of(&json!({ "device": {} })), None);
-    }
 }

@@ -6,6 +6,7 @@ use std::process::ExitStatus;
 
 use mobifs_ageing::AgeError;
 use mobifs_charts::PlotError;
+use mobifs_defragmenter::DefragError;
 use mobifs_device_model::ConfigError;
 use mobifs_device_server::{ControlError, ServeError};
 use mobifs_fragmentation::MeasureError;
@@ -62,6 +63,9 @@ pub enum FragError {
     /// There is nothing to compute from.
     #[error("the experiment measured nothing that a result can be made of: {0}")]
     NoResult(&'static str),
+    /// Files could not be defragmented.
+    #[error(transparent)]
+    Defrag(#[from] DefragError),
     /// The configuration of the device.
     #[error(transparent)]
     Config(#[from] ConfigError),

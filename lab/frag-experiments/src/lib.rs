@@ -20,7 +20,7 @@ mod together;
 
 pub use disk::Filesystem;
 pub use error::FragError;
-pub use outcome::{Figure, Outcome, Table};
+pub use outcome::{Figure, Outcome};
 pub use page::page;
 pub use report::{Name, Report, SCHEMA, run, text};
 pub use settings::{Extent, Settings};

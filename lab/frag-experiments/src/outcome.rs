@@ -1,28 +1,8 @@
 //! What an experiment found, as the report shows it.
 
+use mobifs_charts::Table;
 use mobifs_experiments::{Criterion, Verdict};
 use serde::Serialize;
-
-/// A table.
-#[derive(Clone, Debug, Serialize)]
-pub struct Table {
-    /// What it shows.
-    pub caption: String,
-    /// Names of the columns.
-    pub head: Vec<String>,
-    /// Its rows.
-    pub rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    pub(crate) fn new(caption: impl Into<String>, head: &[&str]) -> Self {
-        Self {
-            caption: caption.into(),
-            head: head.iter().map(|&name| name.to_owned()).collect(),
-            rows: Vec::new(),
-        }
-    }
-}
 
 /// A picture.
 #[derive(Clone, Debug)]

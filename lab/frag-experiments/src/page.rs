@@ -1,16 +1,15 @@
-//! The report as a page that needs nothing else.
+//! The report as a page.
 
 use std::fmt::Write as _;
 
-use mobifs_charts::escaped;
+use mobifs_charts::{Page, escaped};
 use mobifs_experiments::{Criterion, Verdict, figure};
-use mobifs_fragmentation::STYLE;
 
-use crate::outcome::{Outcome, Table};
+use crate::outcome::Outcome;
 use crate::report::Report;
 use crate::settings::Extent;
 
-const OWN_STYLE: &str = "\
+const STYLE: &str = "\
 figure{margin:14px 0;max-width:760px}figcaption{color:var(--soft);font-size:13px;margin-top:6px}\
 .criteria td,.criteria th{text-align:left}.pass{color:#00734f}.fail{color:#b3261e;font-weight:600}\
 .differs{color:#8a5a00}.noted{color:var(--soft)}.because{color:var(--soft);font-size:13px}\
@@ -19,52 +18,48 @@ figure section{padding:0;border:0;margin:0}figure section h2{display:none}";
 /// The page.
 #[must_use]
 pub fn page(report: &Report) -> String {
-    let mut text = String::new();
-    // Writing to a string cannot fail.
-    let _written = write_all(&mut text, report);
-    text
-}
-
-fn write_all(text: &mut String, report: &Report) -> std::fmt::Result {
     let extent = match report.extent {
         Extent::Tiny => "tiny sizes, whose criteria mean nothing",
         Extent::Reduced => "reduced sizes",
         Extent::Full => "complete sizes",
     };
-    write!(
-        text,
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width\">\
-         <title>Experiments with fragmented files</title><style>{STYLE}{OWN_STYLE}</style></head>\
-         <body><main><h1>Experiments with fragmented files</h1>\
-         <p class=\"what\">The experiments of S4 (“File Fragmentation in Mobile Devices”) on real \
-         filesystems over the served flash device: Linux {}, {extent}, seed {}</p>",
-        escaped(&report.kernel),
-        report.seed
-    )?;
+    let about = format!(
+        "The experiments of S4 (“File Fragmentation in Mobile Devices”) on real filesystems over the \
+         served flash device: Linux {}, {extent}, seed {}",
+        report.kernel, report.seed
+    );
+    let mut body = cards(report);
+    for outcome in &report.experiments {
+        // Writing to a string cannot fail.
+        let _written = experiment(&mut body, outcome);
+    }
+    let page = Page {
+        title: "Experiments with fragmented files",
+        about: &about,
+        style: STYLE,
+        body: &body,
+        script: None,
+    };
+    page.html()
+}
+
+/// How many criteria have which verdict.
+fn cards(report: &Report) -> String {
     let count = |verdict| {
         let all = report.experiments.iter().flat_map(|one| &one.criteria);
         all.filter(|criterion| criterion.verdict == verdict).count()
     };
-    text.push_str("<div class=\"cards\">");
+    let mut text = "<div class=\"cards\">".to_owned();
     for (verdict, name) in [
         (Verdict::Pass, "criteria passed"),
         (Verdict::Fail, "failed"),
         (Verdict::Differs, "differ, with evidence"),
         (Verdict::Noted, "shown only"),
     ] {
-        write!(
-            text,
-            "<div><b>{}</b><span>{name}</span></div>",
-            count(verdict)
-        )?;
+        let count = count(verdict);
+        text += &format!("<div><b>{count}</b><span>{name}</span></div>");
     }
-    text.push_str("</div>");
-    for outcome in &report.experiments {
-        experiment(text, outcome)?;
-    }
-    text.push_str("</main></body></html>\n");
-    Ok(())
+    text + "</div>"
 }
 
 fn experiment(text: &mut String, outcome: &Outcome) -> std::fmt::Result {
@@ -77,15 +72,10 @@ fn experiment(text: &mut String, outcome: &Outcome) -> std::fmt::Result {
     )?;
     criteria(text, &outcome.criteria)?;
     for figure in &outcome.figures {
-        write!(
-            text,
-            "<figure>{}<figcaption>{}</figcaption></figure>",
-            figure.svg,
-            escaped(&figure.caption)
-        )?;
+        text.push_str(&mobifs_charts::figure(&figure.svg, &figure.caption));
     }
     for table in &outcome.tables {
-        write_table(text, table)?;
+        text.push_str(&table.html());
     }
     for note in &outcome.notes {
         write!(text, "<p>{}</p>", escaped(note))?;
@@ -130,30 +120,10 @@ fn criteria(text: &mut String, criteria: &[Criterion]) -> std::fmt::Result {
     Ok(())
 }
 
-fn write_table(text: &mut String, table: &Table) -> std::fmt::Result {
-    write!(
-        text,
-        "<table><caption>{}</caption><thead><tr>",
-        escaped(&table.caption)
-    )?;
-    for name in &table.head {
-        write!(text, "<th>{}", escaped(name))?;
-    }
-    text.push_str("</tr></thead><tbody>");
-    for row in &table.rows {
-        text.push_str("<tr>");
-        for (column, cell) in row.iter().enumerate() {
-            let tag = if column == 0 { "th" } else { "td" };
-            write!(text, "<{tag}>{}", escaped(cell))?;
-        }
-        text.push_str("</tr>");
-    }
-    text.push_str("</tbody></table>");
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use mobifs_charts::Table;
+
     use super::*;
     use crate::outcome::Figure;
 

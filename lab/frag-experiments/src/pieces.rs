@@ -5,9 +5,10 @@ use std::io::Read as _;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use mobifs_device_server::DeviceCounts;
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 
-use crate::disk::{Counts, Disk};
+use crate::disk::Disk;
 use crate::error::FragError;
 use crate::settings::Settings;
 
@@ -99,7 +100,7 @@ pub(crate) fn write_in_pieces(
 }
 
 /// Reads a file from start to end as `cat` does, nothing of it being in memory; what the device did.
-pub(crate) fn read_whole(disk: &mut Disk, path: &Path) -> Result<Counts, FragError> {
+pub(crate) fn read_whole(disk: &mut Disk, path: &Path) -> Result<DeviceCounts, FragError> {
     disk.remount()?;
     let before = disk.counts()?;
     read_through(path)?;

@@ -36,6 +36,22 @@ pub(crate) struct FileFacts<'f> {
     pub(crate) read_s: i64,
 }
 
+/// A file, as it was measured.
+#[derive(Clone, Copy, Debug)]
+pub struct MeasuredFile<'f> {
+    /// Its path.
+    pub path: &'f [u8],
+    /// Its size.
+    pub bytes: u64,
+    /// Its kind.
+    pub kind: Kind,
+    /// How it lies.
+    pub shape: &'f FileShape,
+}
+
+/// What each file is handed to.
+pub(crate) type EachFile<'w> = &'w mut dyn FnMut(&MeasuredFile<'_>);
+
 /// Sums over files.
 #[derive(Clone, Debug, Default)]
 struct Tally {
@@ -133,6 +149,7 @@ pub(crate) struct Collector<'w> {
     pub(crate) left_out: LeftOut,
     pub(crate) notes: Vec<String>,
     csv: Option<Csv<'w>>,
+    each: Option<EachFile<'w>>,
     model: Model,
     worth_max: usize,
     now_s: i64,
@@ -158,12 +175,18 @@ pub(crate) struct Collector<'w> {
 }
 
 impl<'w> Collector<'w> {
-    pub(crate) fn new(model: Model, worth_max: usize, now_s: i64, csv: Option<Csv<'w>>) -> Self {
+    pub(crate) fn new(
+        model: Model,
+        worth_max: usize,
+        now_s: i64,
+        (csv, each): (Option<Csv<'w>>, Option<EachFile<'w>>),
+    ) -> Self {
         Self {
             places: Vec::new(),
             left_out: LeftOut::default(),
             notes: Vec::new(),
             csv,
+            each,
             model,
             worth_max,
             now_s,
@@ -280,6 +303,14 @@ impl<'w> Collector<'w> {
             place.about.files += 1;
             let layout = &mut place.layout;
             layout.consider(facts.path, facts.kind, facts.size, &shape, &self.current);
+        }
+        if let Some(each) = &mut self.each {
+            each(&MeasuredFile {
+                path: facts.path,
+                bytes: facts.size,
+                kind: facts.kind,
+                shape: &shape,
+            });
         }
         let benefit = Benefit::of(&shape, self.model);
         if benefit.is_worth_it() && !is_rollback_journal(facts.path) {

@@ -1,5 +1,5 @@
 //! How fragmented files are: of mounted filesystems by what the kernel reports of extents, of images
-//! of ext4 by the tools of e2fsprogs. `docs/FRAGMENTATION.md` defines what is counted.
+//! of ext4 by the tools of e2fsprogs. `docs/FRAGMENTATION-REFERENCE.md` defines what is counted.
 #![deny(unsafe_code)]
 
 mod benefit;
@@ -28,17 +28,19 @@ mod targets;
 mod tree;
 
 pub use benefit::{Benefit, Model};
+pub use collector::MeasuredFile;
 pub use error::MeasureError;
 pub use extent::Extent;
 pub use fiemap::extents_of;
 pub use filesystem::{extent_bytes_max, is_network};
+pub use free::{FreeSize, FreeSpace};
 pub use fsmap::free_extents_of;
 #[doc(hidden)]
 pub use image::fuzzing;
 pub use kind::{Kind, is_rollback_journal};
-pub use measure::{Options, Outcome, measure};
-pub use names::shown;
-pub use page::{STYLE, layouts, page};
+pub use measure::{Options, Outcome, measure, measure_each};
+pub use names::{counted, number, shown, size};
+pub use page::{layouts, page};
 pub use report::{Report, SCHEMA};
 pub use shape::{FS_LEVELS, FileShape, Pieces, Run, level};
 pub use table::table;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::benefit::Model;
-use crate::collector::{Collector, Place};
+use crate::collector::{Collector, EachFile, MeasuredFile, Place};
 use crate::csv::Csv;
 use crate::error::MeasureError;
 use crate::image;
@@ -70,6 +70,28 @@ pub fn measure(
     csv: Option<&mut dyn Write>,
     progress: &dyn Fn(u64),
 ) -> Result<Outcome, MeasureError> {
+    run(paths, options, (csv, None), progress)
+}
+
+/// The same, with each file handed to `each` while it is measured.
+///
+/// # Errors
+/// As [`measure`].
+pub fn measure_each(
+    paths: &[PathBuf],
+    options: &Options,
+    each: &mut dyn FnMut(&MeasuredFile<'_>),
+    progress: &dyn Fn(u64),
+) -> Result<Outcome, MeasureError> {
+    run(paths, options, (None, Some(each)), progress)
+}
+
+fn run<'w>(
+    paths: &[PathBuf],
+    options: &Options,
+    (csv, each): (Option<&'w mut dyn Write>, Option<EachFile<'w>>),
+    progress: &dyn Fn(u64),
+) -> Result<Outcome, MeasureError> {
     const DAY_SECONDS: i64 = 24 * 60 * 60;
     let of_csv = |error| MeasureError::Io {
         path: "the file for --csv".into(),
@@ -86,7 +108,7 @@ pub fn measure(
             .map(|days| now_s.saturating_sub(i64::from(days) * DAY_SECONDS)),
     };
     let csv = csv.map(Csv::new).transpose().map_err(of_csv)?;
-    let mut collector = Collector::new(options.model, options.worth_max, now_s, csv);
+    let mut collector = Collector::new(options.model, options.worth_max, now_s, (csv, each));
     let identities: HashSet<_> = targets.iter().map(|target| target.identity).collect();
     let (images, mounted): (Vec<_>, Vec<_>) = targets
         .into_iter()

@@ -32,8 +32,9 @@ pub fn shown(name: &[u8]) -> String {
     text
 }
 
-/// Bytes as people read them.
-pub(crate) fn size(bytes: u64) -> String {
+/// Bytes as people read them: the one way in which all reports of fragmentation show them.
+#[must_use]
+pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = bytes as f64;
     let mut units = UNITS.iter();
@@ -49,8 +50,19 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
+/// A number of things: of one in the singular.
+#[must_use]
+pub fn counted(count: u64, one: &str, several: &str) -> String {
+    format!(
+        "{} {}",
+        number(count),
+        if count == 1 { one } else { several }
+    )
+}
+
 /// A number with a comma between thousands.
-pub(crate) fn number(value: u64) -> String {
+#[must_use]
+pub fn number(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {

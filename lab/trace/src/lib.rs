@@ -28,5 +28,5 @@ pub use replay::{
 pub use statistics::{Counts, Statistics, statistics};
 pub use store::{
     FORMAT_VERSION, PARQUET_MAGIC, ReadError, Row, RowError, TraceWriter, WriteError,
-    catches_panics, read, read_file, write, write_file,
+    catches_panics, create_file, read, read_file, write, write_file, write_into,
 };

@@ -3,7 +3,7 @@
 use mobifs_testkit::random::Random;
 
 /// `length` bytes that are the same for the same seed.
-fn noise(seed: u64, length: usize) -> Vec<u8> {
+pub(crate) fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     (0..length).map(|_| random.below(256) as u8).collect()
 }

@@ -4,11 +4,25 @@
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
+use mobifs_daemon::parse_totals;
 use mobifs_fuse::{MountOptions, OptionError};
 use mobifs_trace::block::{LINE_BYTES_MAX, TraceReader, parse_line};
 use mobifs_volume::{Config, ConfigError, parse_size};
 
 use crate::{Target, Verdict};
+
+/// The totals by day of a store.
+pub const TOTALS: Target = Target {
+    name: "totals",
+    run: totals,
+    seeds: || {
+        texts(&[
+            "",
+            "\n2026-11-28 4096000 0 8192 0 2 e2c3162c\n",
+            "\n2026-11-28 4096000 0 8192 0 2 e2c3162c\n2026-11-28 40\n\0\0",
+        ])
+    },
+};
 
 /// A configuration file.
 pub const CONFIG: Target = Target {
@@ -78,6 +92,8 @@ pub const CONTROL_LINE: Target = Target {
             r#"{"reply":"error","kind":"not-permitted","message":"no"}"#,
             r#"{"command":"cut","keep":{"random":{"seed":5}}}"#,
             r#"{"command":"power-on"}"#,
+            r#"{"command":"calibrate"}"#,
+            r#"{"reply":"calibration","calibration":{"device":null,"durable_write_max_bytes":4096,"sizes":[{"bytes":4096,"durable_us":31.5,"flushed_us":40.0}]}}"#,
             r#"{"reply":"powered-on","report":{"a":[1.5,null]},"loop_device":"/dev/loop0"}"#,
         ])
     },
@@ -109,7 +125,7 @@ fn config(input: &[u8]) -> Verdict {
     let parsed = Config::parse(text, Path::new(FILE));
     match &parsed {
         Ok(config) => {
-            use mobifs_engine::AppRules as _;
+            use mobifs_engine::{AppRules as _, TransactioningName};
             assert!(config.memory_budget_bytes >= 4 << 20);
             assert!(config.journal_bytes.is_none_or(|bytes| bytes >= 64 << 10));
             assert!(config.allow_durable || !config.rules.needs_fsync());
@@ -122,7 +138,9 @@ fn config(input: &[u8]) -> Verdict {
                 let (_, policy) = (config.rules.is_app(path), config.rules.policy(path));
                 assert!(policy.due_age_ms() >= config.rules.due_age_ms_min());
                 let tpl = policy.transactioning.tpl;
-                assert!(tpl.staleness_min_pages <= policy.staleness_max_pages);
+                let is_tpl = policy.transactioning.name == TransactioningName::Tpl;
+                let fits = tpl.staleness_min_pages <= policy.staleness_max_pages;
+                assert!(!is_tpl || fits);
                 assert!(tpl.slope_min_micropercent <= 0);
                 assert!(policy.transactioning.name.is_bounded());
             }
@@ -143,6 +161,19 @@ fn config(input: &[u8]) -> Verdict {
         }
     }
     Verdict::from(&parsed)
+}
+
+fn totals(input: &[u8]) -> Verdict {
+    let days = parse_totals(input);
+    assert!(days.len() <= 400);
+    for (day, next) in days.iter().zip(days.iter().skip(1)) {
+        assert!(day.day < next.day, "each day once, in order");
+    }
+    if days.is_empty() {
+        Verdict::Refused
+    } else {
+        Verdict::Taken
+    }
 }
 
 fn size(input: &[u8]) -> Verdict {

@@ -1,6 +1,7 @@
 //! Reference model, crash double and harnesses shared by the tests of MobiFS.
 //!
 //! * [`campaign`]: searches through many histories on several threads;
+//! * [`configuration`]: configurations, each parsed once;
 //! * [`crash`]: a filesystem in memory whose unsynced effects a crash loses or tears;
 //! * [`direct_io`]: input and output past the kernel's cache;
 //! * [`faults`]: runs histories in which calls to that filesystem fail;
@@ -18,6 +19,7 @@
 //! * [`shrink`]: makes what fails as short as it gets.
 
 pub mod campaign;
+pub mod configuration;
 pub mod crash;
 pub mod direct_io;
 pub mod entries;

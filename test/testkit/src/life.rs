@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mobifs_base::{MonotonicNs, Timestamp};
 use mobifs_engine::Moment;
 use mobifs_store::Store;
-use mobifs_volume::{Arena, Clock, Config, Volume, VolumeError, VolumeOptions};
+use mobifs_volume::{Arena, Clock, Volume, VolumeError, VolumeOptions};
 
+use crate::configuration;
 use crate::harness::{compare_trees, execute_on_both};
 use crate::layout::{self, Layout};
 use crate::lives::LifeStatistics;
@@ -512,8 +513,7 @@ fn options(
     arena: Option<Arena>,
 ) -> Result<VolumeOptions, String> {
     let text = format!("{}{}", plan.layout.config, plan.config);
-    let config = Config::parse(&text, std::path::Path::new("test.toml"))
-        .map_err(|error| error.to_string())?;
+    let config = configuration::parsed(&text)?;
     Ok(VolumeOptions {
         memory_budget_bytes: plan.memory_budget_bytes,
         objects_max: plan.objects_max,

@@ -12,8 +12,8 @@ Path = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 # What the extension understands (docs/SQLITE.md), and what SQLite itself does.
 PARAMETERS = frozenset(
     """age_max_ms apply_idle_ms arena class direct_write_max_bytes flush_interval_ms interval_ms
-    journal_bytes memory_budget_bytes policy quiet_age_min_ms quiet_ms slope_min_micropercent
-    staleness_bytes staleness_max_bytes staleness_min_bytes window_points""".split()
+    journal_bytes memory_budget_bytes policy preallocate_database_bytes quiet_age_min_ms quiet_ms
+    slope_min_micropercent staleness_bytes staleness_max_bytes staleness_min_bytes window_points""".split()
 )
 SQLITE_PARAMETERS = frozenset("cache immutable mode modeof nolock psow".split())
 

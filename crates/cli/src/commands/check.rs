@@ -1,19 +1,24 @@
 //! `mobifs check`
 
-use std::io::Write as _;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mobifs_daemon::{Code, Failure, PathError, check_store, predecessor};
+use mobifs_host::{printable, printable_path};
 use mobifs_store::{Inspection, PosixLower, StoreError, StoreScope, inspect};
 use mobifs_volume::StoreLock;
 
+use super::progress::Progress;
+use super::{calibrate, status::size};
 use crate::arguments::CheckArguments;
 
 pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
     let path = existing(&arguments.store, true)?;
+    let progress = Progress::of_reading("checking", journal_of(&path));
     let found = look(&path, arguments.wait.limit())?;
-    print(&path, &found);
+    drop(progress);
+    print(&path, &found)?;
     if found.problems.is_empty() {
         return Ok(());
     }
@@ -21,7 +26,8 @@ pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
     Err(Failure::new(
         Code::Damaged,
         format!(
-            "the store {path} is damaged; it was not changed. Keep a copy before anything else"
+            "the store {path} is damaged; it was not changed. Keep a copy before anything else; \
+             `mobifs recover --salvage --dry-run {path}` shows what is certain and what is lost"
         ),
     ))
 }
@@ -36,6 +42,11 @@ pub(super) fn existing(store: &Path, read_only: bool) -> Result<PathBuf, Failure
         }
         error => error.into(),
     })
+}
+
+/// The file that is read while a store is examined.
+pub(super) fn journal_of(store: &Path) -> PathBuf {
+    store.join(".mobifs/journal")
 }
 
 /// Examines a store, with its lock shared so that no process changes it meanwhile.
@@ -56,37 +67,38 @@ fn damaged(path: &Path, error: &StoreError) -> Failure {
     let path = path.display();
     let message = format!(
         "the store {path} is damaged: {error}; it was not changed. Keep a copy before anything \
-         else. Without its journal, that is, with .mobifs/journal and .mobifs/id moved away, it \
-         can be mounted as it lies there, and what was committed and not yet applied is missing"
+         else; `mobifs recover --salvage --dry-run {path}` shows what is certain and what is lost"
     );
     Failure::new(Code::Damaged, message)
 }
 
-pub(super) fn print(path: &Path, found: &Inspection) {
-    // The reader of standard output has closed it.
-    let _unread = write(path, found);
+pub(super) fn print(path: &Path, found: &Inspection) -> Result<(), Failure> {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _written = write(&mut text, path, found);
+    super::print(&text)
 }
 
-fn write(path: &Path, found: &Inspection) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
+fn write(out: &mut String, path: &Path, found: &Inspection) -> std::fmt::Result {
     if !found.is_store {
         writeln!(
             out,
             "{}: an ordinary directory, not a store yet",
-            path.display()
+            printable_path(path)
         )?;
         return Ok(());
     }
     let report = &found.report;
     match &found.uuid {
         Some(bytes) => {
-            writeln!(out, "{}: store {}", path.display(), uuid(bytes))?;
+            writeln!(out, "{}: store {}", printable_path(path), uuid(bytes))?;
             writeln!(out, "  journal: {} bytes", found.journal_bytes)?;
+            write_durable(out, found)?;
         }
         None => writeln!(
             out,
             "{}: a store without a journal and an identity, which the next mount makes",
-            path.display()
+            printable_path(path)
         )?,
     }
     if found.uuid.is_none() {
@@ -132,11 +144,37 @@ fn write(path: &Path, found: &Inspection) -> std::io::Result<()> {
             found.leftovers
         )?;
     }
-    for name in &report.lost {
-        writeln!(out, "  found and kept: .mobifs/lost/{name}")?;
-    }
+    write_kept(out, found)?;
     for problem in &found.problems {
-        writeln!(out, "  PROBLEM: {problem}")?;
+        writeln!(out, "  PROBLEM: {}", printable(problem))?;
+    }
+    Ok(())
+}
+
+/// Up to which size commits are one durable write, and what was measured.
+fn write_durable(out: &mut String, found: &Inspection) -> std::fmt::Result {
+    match found.direct_bytes_max {
+        0 => writeln!(out, "  every commit is a write and a flush")?,
+        bytes => writeln!(out, "  commits up to {} are one durable write", size(bytes))?,
+    }
+    if let Some(measured) = &found.calibration {
+        let measured = measured.into();
+        writeln!(out, "  measured on {}:", calibrate::device(&measured))?;
+        write!(out, "{}", calibrate::table(&measured, "  "))?;
+    }
+    Ok(())
+}
+
+/// What MobiFS keeps in the store and does not delete.
+fn write_kept(out: &mut String, found: &Inspection) -> std::fmt::Result {
+    for name in &found.report.lost {
+        writeln!(out, "  found and kept: .mobifs/lost/{}", printable(name))?;
+    }
+    for name in &found.damaged_journals {
+        writeln!(
+            out,
+            "  kept by a salvage: .mobifs/{name}, the damaged journal; delete it when you do not need it"
+        )?;
     }
     Ok(())
 }

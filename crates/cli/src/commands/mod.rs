@@ -1,19 +1,27 @@
 //! One file for each command.
 
+pub(crate) mod adopt;
+pub(crate) mod calibrate;
 pub(crate) mod check;
 pub(crate) mod doctor;
 pub(crate) mod drill;
 pub(crate) mod history;
+pub(crate) mod metrics;
 pub(crate) mod mount;
+pub(crate) mod mounts;
+mod progress;
 pub(crate) mod recover;
 pub(crate) mod reload;
 pub(crate) mod restore;
 pub(crate) mod run;
+mod salvage;
 pub(crate) mod set;
 pub(crate) mod status;
 pub(crate) mod steer;
 pub(crate) mod sync;
 pub(crate) mod thaw_guard;
+pub(crate) mod top;
+mod totals;
 pub(crate) mod touch;
 pub(crate) mod umount;
 
@@ -23,11 +31,12 @@ use std::path::Path;
 use mobifs_daemon::control::{AnswerPatience, ControlClient, Reply, Request};
 
 use mobifs_daemon::{Code, Failure};
+use mobifs_host::{printable, printable_lines};
 
 /// Waits as long as the daemon takes: it completes the request in the end.
 const AS_LONG_AS_IT_TAKES: AnswerPatience = AnswerPatience {
     limit: None,
-    report: |what| eprintln!("mobifs: {what}"),
+    report: tell,
 };
 
 /// Asks the daemon of the mount at `path`; an error that it reports becomes a failure.
@@ -48,15 +57,59 @@ fn ask_patiently(
     }
 }
 
-/// Prints what a command has found. A program that reads only the beginning of it is no failure.
+/// Tells the user something beside the result, in one line. What it names may be hostile.
+pub(crate) fn tell(sentence: &str) {
+    eprintln!("mobifs: {}", printable(sentence));
+}
+
+/// Prints what a command has found, safe for a terminal: a report for people, or JSON, in which
+/// control characters are escaped already. A program that reads only the beginning of it is no
+/// failure.
 fn print(text: &str) -> Result<(), Failure> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(
+    print_as_is(&printable_lines(text))
+}
+
+/// The same of a text that has commands for the terminal.
+fn print_as_is(text: &str) -> Result<(), Failure> {
+    print_while_read(text).map(drop)
+}
+
+/// The same; returns whether a reader is still there.
+fn print_while_read(text: &str) -> Result<bool, Failure> {
+    let mut output = io::stdout().lock();
+    match output
+        .write_all(text.as_bytes())
+        .and_then(|()| output.flush())
+    {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::new(
             Code::Failed,
             format!("writing to the standard output failed: {error}"),
         )),
-        _ => Ok(()),
     }
+}
+
+/// Refuses under `mobifs run`, which answers this program's calls for durability, too, what relies on
+/// them: a daemon, as what it makes durable for others would not be, and measurements.
+fn refuse_under_run(command: &str) -> Result<(), Failure> {
+    if !mobifs_run::is_supervised() {
+        return Ok(());
+    }
+    let message = format!(
+        "`mobifs {command}` was started under `mobifs run`, which would answer its own calls for \
+         durability before anything is durable: start it outside"
+    );
+    Err(Failure::new(Code::Usage, message))
+}
+
+/// A word as a shell takes it.
+fn shell_quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// The daemon's reply does not fit the request.

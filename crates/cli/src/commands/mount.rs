@@ -8,7 +8,7 @@ use mobifs_daemon::control::{find_mount, remove_stale_sockets};
 use mobifs_daemon::launch::{Ready, start_in_background};
 use mobifs_daemon::{
     Code, ConfigText, Failure, Inherited, MountPaths, PathOptions, Plan, SupervisorLink,
-    TakeoverState, check_store, logging, raise_limits, serve,
+    TakeoverState, check_store, logging, raise_limits, serve, why_no_history,
 };
 use mobifs_fuse::{AccessTimes, MountOptions};
 use mobifs_host::{absolute_without_touching, runtime_directory};
@@ -38,6 +38,7 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
     if options.remount {
         return remount(&arguments.mountpoint, &options.mount);
     }
+    super::refuse_under_run("mount")?;
     let log = arguments.log.clone().or_else(|| options.log.clone());
     let mut takeover_state = None;
     let mut supervisor = SupervisorLink::none();
@@ -46,11 +47,12 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
         let file = log.as_deref().filter(|_| !arguments.background_child);
         logging::start(file, "info")?;
         supervisor = SupervisorLink::from_environment()?;
-        takeover_state = TakeoverState::find(
-            inherited,
-            &supervisor,
-            &without_touching(&arguments.mountpoint)?,
-        );
+        let mountpoint = if inherited.is_empty() {
+            without_touching(&arguments.mountpoint)?
+        } else {
+            last_mountpoint(arguments)
+        };
+        takeover_state = TakeoverState::find(inherited, &supervisor, &mountpoint);
     }
     let config_file = arguments.config.clone().or_else(|| options.config.clone());
     let config = match takeover_state.as_mut().and_then(TakeoverState::config) {
@@ -61,11 +63,11 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
         read_only: options.mount.read_only,
         nonempty: options.nonempty,
     };
-    let paths = if takeover_state.is_some() {
+    let paths = if let Some(state) = &mut takeover_state {
         if let Err(error) = limits {
             tracing::warn!(%error, "the daemon takes the mount over nevertheless");
         }
-        taken_over(arguments)?
+        taken_over(arguments, state.store())?
     } else {
         limits?;
         let paths = MountPaths::check(&arguments.store, &arguments.mountpoint, path_options)?;
@@ -83,10 +85,10 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
     if !arguments.foreground {
         let words = words_of_daemon(arguments, &paths, config_file.as_deref(), record.as_deref());
         let words = words.map_err(cannot_start)?;
-        return in_background(&words, &paths, !options.unsupervised, log);
+        return in_background(&words, &paths, &config, !options.unsupervised, log);
     }
     if takeover_state.is_none() {
-        warn_of_memory(&paths.store, |warning| tracing::warn!("{warning}"));
+        warn(&paths.store, &config, |warning| tracing::warn!("{warning}"));
     }
     let plan = Plan {
         paths,
@@ -103,23 +105,28 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
 fn in_background(
     words: &[OsString],
     paths: &MountPaths,
+    config: &ConfigText,
     is_supervised: bool,
     log: Option<PathBuf>,
 ) -> Result<(), Failure> {
     let log = logging::of_daemon(log.as_deref(), &paths.mountpoint)?;
     start_in_background(words, is_supervised, log)?;
-    warn_of_memory(&paths.store, |warning| eprintln!("mobifs: {warning}"));
+    warn(&paths.store, config, super::tell);
     Ok(())
 }
 
-/// Tests and containers have such stores; others should not.
-fn warn_of_memory(store: &Path, warn: impl FnOnce(&str)) {
+/// Says what the user may expect of this store and will not get.
+fn warn(store: &Path, config: &ConfigText, mut report: impl FnMut(&str)) {
+    // Tests and containers have such stores; others should not.
     if mobifs_store::is_in_memory(store) {
-        warn(&format!(
+        report(&format!(
             "warning: the store {} is in memory (tmpfs or ramfs), so a reboot takes it with all that \
              is in it; choose a directory on a disk to keep it",
             store.display()
         ));
+    }
+    if let Some(why) = why_no_history(store, &config.config.history) {
+        report(&why);
     }
 }
 
@@ -168,11 +175,23 @@ fn remove_stale_files() {
     }
 }
 
-/// The paths of a mount that is there: until it is served, looking into it would block.
-fn taken_over(arguments: &MountArguments) -> Result<MountPaths, Failure> {
-    let store = check_store(&arguments.store, true)?;
-    let mountpoint = without_touching(&arguments.mountpoint)?;
+/// The paths of a mount that is there: until it is served, looking into it would block. `store`: where the store's
+/// directory is, if it was handed over.
+fn taken_over(arguments: &MountArguments, store: Option<PathBuf>) -> Result<MountPaths, Failure> {
+    let store = match store {
+        Some(store) => store,
+        None => check_store(&arguments.store, true)?,
+    };
+    let mountpoint = last_mountpoint(arguments);
     Ok(MountPaths { store, mountpoint })
+}
+
+/// Where the mount was made. A directory above may have another name by now; the mount is served all the same.
+fn last_mountpoint(arguments: &MountArguments) -> PathBuf {
+    without_touching(&arguments.mountpoint).unwrap_or_else(|failure| {
+        tracing::warn!(%failure, "the mount point has moved");
+        arguments.mountpoint.clone()
+    })
 }
 
 fn without_touching(path: &Path) -> Result<PathBuf, Failure> {

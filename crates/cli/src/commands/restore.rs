@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use mobifs_daemon::{Code, Failure};
 use mobifs_history::restore::{Report, RestoreError, checked_name, copy_to, in_place};
 use mobifs_history::{Archive, At, Snapshot, WallTime};
+use mobifs_host::printable_path;
 
 use super::history::{Place, failed};
+use super::{print, tell};
 use crate::arguments::RestoreArguments;
 
 pub(crate) fn run(arguments: &RestoreArguments) -> Result<(), Failure> {
@@ -44,8 +46,7 @@ pub(crate) fn run(arguments: &RestoreArguments) -> Result<(), Failure> {
             return Err(usage(&missing));
         }
     };
-    say(&snapshot, &report, &target, before, name);
-    Ok(())
+    say(&snapshot, &report, &target, before, name)
 }
 
 /// Whether a path, of which the last part need not be there, leads into a directory or to it.
@@ -99,27 +100,27 @@ fn say(
     target: &Path,
     before: Option<PathBuf>,
     name: Option<&Path>,
-) {
-    println!(
-        "{} is as it was at {}: {} {}, {} bytes shared with the snapshot, {} copied",
-        target.display(),
+) -> Result<(), Failure> {
+    let entries = match report.entries {
+        1 => "entry",
+        _ => "entries",
+    };
+    let mut text = format!(
+        "{} is as it was at {}: {} {entries}, {} bytes shared with the snapshot, {} copied\n",
+        printable_path(target),
         snapshot.time,
         report.entries,
-        if report.entries == 1 {
-            "entry"
-        } else {
-            "entries"
-        },
         report.shared_bytes,
         report.copied_bytes
     );
     if let Some(before) = before {
-        println!("what was there before is {}", before.display());
+        text += &format!("what was there before is {}\n", printable_path(before));
     }
+    print(&text)?;
     if !snapshot.is_exact {
-        eprintln!(
-            "mobifs: this snapshot is not exact: a program wrote while it was taken, so its files may \
-             be of slightly different moments (--exact takes another one)"
+        tell(
+            "this snapshot is not exact: a program wrote while it was taken, so its files may be of \
+             slightly different moments (--exact takes another one)",
         );
     }
     let own = [
@@ -128,16 +129,17 @@ fn say(
     ];
     let is_own = |path: &PathBuf| own.iter().any(|own| path == Path::new(own));
     for path in report.nested.iter().filter(|path| !is_own(path)) {
-        eprintln!(
-            "mobifs: {} is a nested subvolume, which the snapshot does not have",
+        tell(&format!(
+            "{} is a nested subvolume, which the snapshot does not have",
             name.unwrap_or(Path::new("")).join(path).display()
-        );
+        ));
     }
     if report.refused_count > 0 {
-        eprintln!(
-            "mobifs: {} extended attributes and flags could not be kept, such as {}",
+        tell(&format!(
+            "{} extended attributes and flags could not be kept, such as {}",
             report.refused_count,
             report.refused.join("; ")
-        );
+        ));
     }
+    Ok(())
 }

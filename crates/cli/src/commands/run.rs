@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use mobifs_daemon::{Code, Failure};
 use mobifs_run::{Class, DropIn, Mechanism, Run, RunError};
 
+use super::{print, tell};
 use crate::arguments::{RunArguments, RunClass, RunMechanism, RunRings};
 
 const UNSAFE_WARNING: &str = "--unsafe: nothing is durable when the command asks for it, on any \
@@ -17,7 +18,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
         return drop_in(unit, arguments);
     }
     if arguments.is_unsafe && arguments.class == RunClass::Relaxed {
-        eprintln!("mobifs: {UNSAFE_WARNING}");
+        tell(UNSAFE_WARNING);
     }
     let run = Run {
         command: arguments.command.clone(),
@@ -36,13 +37,13 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     };
     let report = |sentence: &str| {
         if arguments.verbose {
-            eprintln!("mobifs: {sentence}");
+            tell(sentence);
         }
     };
-    let warn = |sentence: &str| eprintln!("mobifs: warning: {sentence}");
+    let warn = |sentence: &str| tell(&format!("warning: {sentence}"));
     let Err(error) = run.exec(&report, &warn);
     if let Some(code) = error.exit_code() {
-        eprintln!("mobifs: {error}");
+        tell(&error.to_string());
         return Ok(ExitCode::from(code));
     }
     let code = match error {
@@ -72,22 +73,26 @@ fn drop_in(unit: &str, arguments: &RunArguments) -> Result<ExitCode, Failure> {
     );
     let drop_in = drop_in.map_err(|error| failed(&error))?;
     if !drop_in.is_ordered() && arguments.class == RunClass::Relaxed && !arguments.is_unsafe {
-        eprintln!(
-            "mobifs: warning: no service of systemd steers a filesystem at present (mobifs-steer@.service), so the \
+        tell(&format!(
+            "warning: no service of systemd steers a filesystem at present (mobifs-steer@.service), so the \
              drop-in does not order {} after one: when it is started before the filesystem is steered, it is refused",
             drop_in.unit()
-        );
+        ));
     }
     if !arguments.install {
-        print!("# {}\n{}", drop_in.path().display(), drop_in.text());
+        print(&format!(
+            "# {}\n{}",
+            drop_in.path().display(),
+            drop_in.text()
+        ))?;
         return Ok(ExitCode::SUCCESS);
     }
     drop_in.install().map_err(|error| failed(&error))?;
-    println!(
-        "installed {}: `systemctl daemon-reload` and `systemctl restart {}` put it into effect",
+    print(&format!(
+        "installed {}: `systemctl daemon-reload` and `systemctl restart {}` put it into effect\n",
         drop_in.path().display(),
         drop_in.unit()
-    );
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 

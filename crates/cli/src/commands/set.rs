@@ -4,7 +4,7 @@ use mobifs_daemon::control::{Reply, Request};
 use mobifs_daemon::{Code, Failure};
 use mobifs_volume::PolicySettings;
 
-use super::{ask, unexpected};
+use super::{ask, tell, unexpected};
 use crate::arguments::SetArguments;
 
 pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
@@ -31,13 +31,12 @@ pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
             let until = "until this mount ends or `mobifs reload`; to keep it, write it into the \
                          configuration file";
             if client.mount().is_fuse() {
-                eprintln!("mobifs: in force {until}");
+                tell(&format!("in force {until}"));
             } else {
-                eprintln!(
-                    "mobifs: in force {until}. A steered filesystem is committed as a whole: the \
-                     limits of the strictest app of the configuration hold, which `mobifs status` \
-                     shows"
-                );
+                tell(&format!(
+                    "in force {until}. A steered filesystem is committed as a whole: the limits of \
+                     the strictest app of the configuration hold, which `mobifs status` shows"
+                ));
             }
             Ok(())
         }

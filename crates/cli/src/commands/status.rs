@@ -1,18 +1,24 @@
 //! `mobifs status`
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
+use std::path::Path;
 use std::time::Duration;
 
 use mobifs_daemon::control::{AnswerPatience, Reply, Request};
 use mobifs_daemon::{Code, Failure};
+use mobifs_host::{printable, printable_lines};
 use mobifs_volume::{
     AppName, AppReport, AppSelection, AppTotals, HistoryStatus, MemoryStatus, NativeStatus,
     RecordingStatus, Status, StoreStatus,
 };
 
-use super::{AS_LONG_AS_IT_TAKES, ask_patiently, unexpected};
+use unicode_width::UnicodeWidthStr as _;
+
+use super::{
+    AS_LONG_AS_IT_TAKES, ask_patiently, calibrate, mounts, print_as_is, print_while_read,
+    shell_quoted, totals, unexpected,
+};
 use crate::arguments::StatusArguments;
 
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -23,43 +29,62 @@ const PATIENCE: AnswerPatience = AnswerPatience {
 };
 
 pub(crate) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
+    if arguments.history {
+        return totals::run(arguments.mountpoint.as_deref(), arguments.json);
+    }
     loop {
-        let status = fetch(arguments)?;
-        let mut text = String::new();
+        let text = match &arguments.mountpoint {
+            Some(mountpoint) => of_mount(mountpoint, arguments)?,
+            None => mounts::report(arguments.json, arguments.watch)?,
+        };
         if arguments.watch && !arguments.json && io::stdout().is_terminal() {
             // Cursor home, clear the screen.
-            text.push_str("\x1b[H\x1b[2J");
+            print_as_is("\x1b[H\x1b[2J")?;
         }
-        if arguments.json {
-            let json = if arguments.watch {
-                serde_json::to_string(&status)
-            } else {
-                serde_json::to_string_pretty(&status)
-            };
-            text += &json.map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
-            text.push('\n');
-        } else {
-            text += &table(&status);
-        }
-        match io::stdout().lock().write_all(text.as_bytes()) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-            other => other.map_err(|error| Failure::new(Code::Failed, error.to_string()))?,
-        }
-        if !arguments.watch {
+        let is_read = print_while_read(&printable_lines(&text))?;
+        if !(arguments.watch && is_read) {
             return Ok(());
         }
         std::thread::sleep(WATCH_INTERVAL);
     }
 }
 
-fn fetch(arguments: &StatusArguments) -> Result<Status, Failure> {
+fn of_mount(mountpoint: &Path, arguments: &StatusArguments) -> Result<String, Failure> {
     let select = AppSelection {
         glob: arguments.app.clone().map(AppName::from),
         after: arguments.after.clone().map(AppName::from),
         limit: arguments.limit,
     };
+    let status = fetch(mountpoint, select, &PATIENCE)?;
+    if arguments.json {
+        return json_text(&status, arguments.watch);
+    }
+    Ok(table(&status))
+}
+
+/// A document for programs: of several that follow each other one a line.
+pub(super) fn json_text(
+    document: &impl serde::Serialize,
+    in_one_line: bool,
+) -> Result<String, Failure> {
+    let json = if in_one_line {
+        serde_json::to_string(document)
+    } else {
+        serde_json::to_string_pretty(document)
+    };
+    let mut text = json.map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
+    text.push('\n');
+    Ok(text)
+}
+
+/// Asks a daemon.
+pub(super) fn fetch(
+    mountpoint: &Path,
+    select: AppSelection,
+    patience: &AnswerPatience,
+) -> Result<Status, Failure> {
     let request = Request::Status { select };
-    match ask_patiently(&arguments.mountpoint, &request, &PATIENCE)?.1 {
+    match ask_patiently(mountpoint, &request, patience)?.1 {
         Reply::Status { status } => Ok(*status),
         other => Err(unexpected(&other)),
     }
@@ -71,7 +96,7 @@ fn table(status: &Status) -> String {
     // Writing to a string cannot fail.
     let _written = write_head(&mut text, status);
     let names = status.apps.iter();
-    let names = names.map(|app| app.full_name().to_string().chars().count());
+    let names = names.map(|app| shown_name(app).width());
     let width = names.max().unwrap_or(0).clamp(3, 40);
     let _written = writeln!(
         text,
@@ -96,7 +121,7 @@ fn table(status: &Status) -> String {
             text,
             "\n{} more apps; `--after {}` shows the next, `--limit` more at once",
             status.apps_omitted,
-            last.full_name()
+            shell_quoted(&shown_name(last))
         );
     }
     for app in &status.apps {
@@ -104,7 +129,7 @@ fn table(status: &Status) -> String {
             let _written = writeln!(
                 text,
                 "\n{} is READ-ONLY: {}",
-                app.full_name(),
+                shown_name(app),
                 printable(reason)
             );
         }
@@ -140,8 +165,8 @@ fn write_native(text: &mut String, status: &Status, native: &NativeStatus) -> st
     writeln!(
         text,
         "{} on {}, a steered {}  (process {}, version {}, up {})",
-        status.store.path.as_deref().unwrap_or("-"),
-        status.mountpoint.as_deref().unwrap_or("-"),
+        printable(status.store.path.as_deref().unwrap_or("-")),
+        printable(status.mountpoint.as_deref().unwrap_or("-")),
         native.filesystem,
         status.daemon_pid,
         status.version,
@@ -163,16 +188,28 @@ fn write_native(text: &mut String, status: &Status, native: &NativeStatus) -> st
         "calls    for durability {}",
         if native.calls_return_at_once {
             "return at once where `mobifs run` has started the program"
-        } else {
+        } else if native.promise_withdrawn.is_some() {
             "wait"
+        } else if status.battery_low {
+            "wait: the battery is low"
+        } else {
+            "wait: the class is durable (`mobifs set --app . --class relaxed`)"
         }
     )?;
-    writeln!(
-        text,
-        "kernel   commits every {} s by itself; without this daemon changes are {} old at the most",
-        native.commit_interval_s,
-        duration(native.age_max_without_daemon_ms as f64 / 1e3)
-    )?;
+    if native.promise_withdrawn.is_some() {
+        writeln!(
+            text,
+            "kernel   commits every {} s by itself, if its options are those that this daemon has set",
+            native.commit_interval_s
+        )?;
+    } else {
+        writeln!(
+            text,
+            "kernel   commits every {} s by itself; without this daemon changes are {} old at the most",
+            native.commit_interval_s,
+            duration(native.age_max_without_daemon_ms as f64 / 1e3)
+        )?;
+    }
     writeln!(
         text,
         "commits  {} by the policy{}; the device wrote {}",
@@ -213,8 +250,8 @@ fn write_daemon(text: &mut String, status: &Status) -> std::fmt::Result {
     writeln!(
         text,
         "{} on {}  (process {}, version {}, up {}){}",
-        status.store.path.as_deref().unwrap_or("-"),
-        status.mountpoint.as_deref().unwrap_or("-"),
+        printable(status.store.path.as_deref().unwrap_or("-")),
+        printable(status.mountpoint.as_deref().unwrap_or("-")),
         status.daemon_pid,
         status.version,
         duration(status.uptime_ms as f64 / 1e3),
@@ -261,10 +298,60 @@ fn write_journal(text: &mut String, store: &StoreStatus) -> std::fmt::Result {
         size(store.commit_written_bytes),
         size(store.apply_written_bytes)
     )?;
+    if store.preallocated_unused_bytes > 0 {
+        writeln!(
+            text,
+            "         {} preallocated for growing files and unused",
+            size(store.preallocated_unused_bytes)
+        )?;
+    }
+    write_commits(text, store)?;
+    write_durable(text, store)?;
     if let Some(reason) = &store.not_applied {
         writeln!(text, "         NOT APPLIED: {}", printable(reason))?;
     }
     Ok(())
+}
+
+fn write_commits(text: &mut String, store: &StoreStatus) -> std::fmt::Result {
+    let journal = &store.journal;
+    if store.commits == 0 || journal.blocks == 0 {
+        return Ok(());
+    }
+    let percent = |part: u64, all: u64| 100.0 * part as f64 / all.max(1) as f64;
+    writeln!(
+        text,
+        "         a commit takes {:.2} blocks; {:.1} % of changed pages whole, {:.1} % control \
+         information; {} flushes",
+        journal.blocks as f64 / store.commits as f64,
+        percent(journal.whole_pages, journal.pages),
+        percent(journal.control_bytes, journal.written_bytes()),
+        journal.flushes
+    )
+}
+
+/// Up to which size a commit is one durable write, and what was measured of the smallest.
+fn write_durable(text: &mut String, store: &StoreStatus) -> std::fmt::Result {
+    let Some(measured) = &store.calibration else {
+        return Ok(());
+    };
+    let direct = match store.journal.durable_write_max_bytes {
+        0 => "every commit is a write and a flush".to_owned(),
+        bytes => format!("commits up to {} are one durable write", size(bytes)),
+    };
+    let times = measured.sizes.first().map_or_else(String::new, |times| {
+        format!(
+            " ({}: {}, with a flush {})",
+            size(times.bytes),
+            calibrate::microseconds(times.durable_us),
+            calibrate::microseconds(times.flushed_us)
+        )
+    });
+    writeln!(
+        text,
+        "         {direct}{times}; measured on {}",
+        calibrate::device(measured)
+    )
 }
 
 fn write_apps(text: &mut String, totals: &AppTotals) -> std::fmt::Result {
@@ -301,12 +388,16 @@ fn write_user(text: &mut String, status: &Status) -> std::fmt::Result {
 }
 
 fn recorded(recording: &RecordingStatus) -> String {
-    let mut text = format!("{} observations for {}", recording.events, recording.file);
+    let mut text = format!(
+        "{} observations for {}",
+        recording.events,
+        printable(&recording.file)
+    );
     if recording.lost > 0 {
         text += &format!("; {} more were lost", recording.lost);
     }
     if let Some(why) = &recording.stopped {
-        text += &format!("; STOPPED: {why}");
+        text += &format!("; STOPPED: {}", printable(why));
     }
     text
 }
@@ -324,9 +415,9 @@ fn row(app: &AppReport, width: usize) -> String {
         |last| format!("{} ago", duration(last.age_seconds)),
     );
     format!(
-        "{:width$}  {:8} {:10} {:>9} {since:>8} {transactions:>12} {:>4.0}% {:>9} {:>9} {:>9} \
+        "{}  {:8} {:10} {:>9} {since:>8} {transactions:>12} {:>4.0}% {:>9} {:>9} {:>9} \
          {checkpoint:>10}\n",
-        app.full_name().to_string(),
+        padded(&shown_name(app), width),
         app.class,
         app.policy.name(),
         size(app.bytes_at_risk),
@@ -337,25 +428,19 @@ fn row(app: &AppReport, width: usize) -> String {
     )
 }
 
-/// A name, or a text with names in it, made safe for a terminal: the program that makes a file
-/// chooses its name, and a terminal interprets control characters.
-fn printable(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
-        return text.into();
-    }
-    let mut shown = String::new();
-    for character in text.chars() {
-        if character.is_control() {
-            shown.extend(character.escape_default());
-        } else {
-            shown.push(character);
-        }
-    }
-    shown.into()
+/// The name of an app as a shell takes it, and a terminal as a name.
+pub(super) fn shown_name(app: &AppReport) -> String {
+    printable(&app.full_name().to_string()).into_owned()
+}
+
+/// A text that takes at least so many columns of a terminal, where a Chinese character takes two.
+pub(super) fn padded(text: &str, columns: usize) -> String {
+    let missing = columns.saturating_sub(text.width());
+    format!("{text}{:missing$}", "")
 }
 
 /// `12.3 MiB`
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
@@ -371,7 +456,7 @@ fn size(bytes: u64) -> String {
 }
 
 /// `1.2 s`, `3 min`, `5 h`, `2 d`
-fn duration(seconds: f64) -> String {
+pub(super) fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 60.0 => format!("{s:.1} s"),
         s if s < 3_600.0 => format!("{:.0} min", s / 60.0),
@@ -383,14 +468,6 @@ fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The status printed the names of apps to the terminal without escaping control characters.
-    #[test]
-    fn names_do_not_command_the_terminal() {
-        assert_eq!(printable("mail ünd 音楽"), "mail ünd 音楽");
-        assert_eq!(printable("\u{1b}[31mred\nline"), "\\u{1b}[31mred\\nline");
-        assert_eq!(printable("\u{9b}31m"), "\\u{9b}31m");
-    }
 
     /// The text had nothing of the history.
     #[test]

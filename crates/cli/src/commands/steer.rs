@@ -14,7 +14,7 @@ use mobifs_native::{
     unmark_after_daemon, withdraw_after_daemon,
 };
 
-use super::{AS_LONG_AS_IT_TAKES, print, unexpected};
+use super::{AS_LONG_AS_IT_TAKES, print, refuse_under_run, tell, unexpected};
 use crate::arguments::SteerArguments;
 
 pub(crate) fn run(arguments: &SteerArguments) -> Result<(), Failure> {
@@ -33,6 +33,7 @@ pub(crate) fn run(arguments: &SteerArguments) -> Result<(), Failure> {
 }
 
 fn start(arguments: &SteerArguments, ready: &Ready) -> Result<(), Failure> {
+    refuse_under_run("steer")?;
     if arguments.foreground {
         // The parent has made the log file our standard error already.
         let file = arguments.log.as_deref();
@@ -48,7 +49,7 @@ fn start(arguments: &SteerArguments, ready: &Ready) -> Result<(), Failure> {
         return serve(plan, ready);
     }
     if let Some(warning) = plan.warning() {
-        eprintln!("mobifs: warning: {warning}");
+        tell(&format!("warning: {warning}"));
     }
     let log = logging::of_daemon(arguments.log.as_deref(), &plan.mount.mountpoint)?;
     let words = words_of_daemon(arguments, &plan).map_err(cannot_start)?;

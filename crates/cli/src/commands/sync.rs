@@ -6,6 +6,7 @@ use mobifs_daemon::Failure;
 use mobifs_daemon::control::{Reply, Request};
 use mobifs_volume::AppName;
 
+use super::progress::Progress;
 use super::{ask, unexpected};
 use crate::arguments::SyncArguments;
 
@@ -26,6 +27,7 @@ pub(crate) fn run(arguments: &SyncArguments) -> Result<(), Failure> {
         app,
         apply: !arguments.commit_only,
     };
+    let _progress = Progress::of_commit("committing", &arguments.mountpoint);
     match ask(&arguments.mountpoint, &request)?.1 {
         Reply::Done => Ok(()),
         other => Err(unexpected(&other)),

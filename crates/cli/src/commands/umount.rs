@@ -14,7 +14,8 @@ use mobifs_host::{MountEntry, other_mounts_of};
 use mobifs_store::StoreScope;
 use mobifs_volume::{AppSelection, StoreLock};
 
-use super::{AS_LONG_AS_IT_TAKES, unexpected};
+use super::progress::Progress;
+use super::{AS_LONG_AS_IT_TAKES, tell, unexpected};
 use crate::arguments::UmountArguments;
 
 /// How long the daemon is waited for before looking for what keeps it.
@@ -32,6 +33,7 @@ pub(crate) fn run(arguments: &UmountArguments) -> Result<(), Failure> {
     if mount.shows_a_part() && has_other_mounts(&mount) {
         return unmount_here(&mount, lazy);
     }
+    let _progress = Progress::of_commit("unmounting", &arguments.mountpoint);
     let mut store = store_in_table(&mount);
     let mut end = DaemonEnd::of(None);
     let asked = ControlClient::connect(&arguments.mountpoint).and_then(|mut client| {
@@ -159,18 +161,19 @@ fn unmount_here(mount: &MountEntry, lazy: bool) -> Result<(), Failure> {
 fn detached(mountpoint: &Path, lazy: bool, used_by: &str) {
     let mountpoint = mountpoint.display();
     if lazy {
-        eprintln!("mobifs: {mountpoint} is out of the tree; its daemon ends with its last user");
+        tell(&format!(
+            "{mountpoint} is out of the tree; its daemon ends with its last user"
+        ));
         return;
     }
     let users = match used_by {
         "" => describe(&[]),
         used_by => used_by.to_owned(),
     };
-    eprintln!(
-        "mobifs: {mountpoint} is unmounted and everything is committed, but its filesystem is \
-         still \
-         in use by {users}; its daemon ends when that has ended"
-    );
+    tell(&format!(
+        "{mountpoint} is unmounted and everything is committed, but its filesystem is still in use \
+         by {users}; its daemon ends when that has ended"
+    ));
 }
 
 /// No daemon answers for the mount: unmounts it, unless it is gone already, and waits for the
@@ -190,11 +193,11 @@ fn take_away(mountpoint: &Path) -> Result<(), Failure> {
         Err(UnmountError::NotMounted(_)) => return Ok(()),
         other => other?,
     }
-    eprintln!(
-        "mobifs: the daemon of {} was gone; the mount is taken away, and the next mount of its \
-         store finds everything that was committed",
+    tell(&format!(
+        "the daemon of {} was gone; the mount is taken away, and the next mount of its store finds \
+         everything that was committed",
         mountpoint.display()
-    );
+    ));
     Ok(())
 }
 

@@ -310,6 +310,12 @@ fn processes_that_keep_a_detached_mount_are_named() {
         .arg(&fixture.mountpoint)
         .output();
     succeeds(&detached.unwrap());
+    // A user found nothing mounted, and the store in use.
+    let all = Command::new(PROGRAM).arg("status").output().unwrap();
+    let all = String::from_utf8(all.stdout).unwrap();
+    let place = fixture.mountpoint.display().to_string();
+    let line = all.lines().find(|line| line.contains(&place)).unwrap();
+    assert!(line.contains("NOT IN THE TREE"), "{line}");
     let (directory, file) = (by_directory.id().to_string(), by_file.id().to_string());
     let words = [
         "is out of the tree",

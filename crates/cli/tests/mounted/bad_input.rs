@@ -81,11 +81,7 @@ fn about_a_missing_journal_one_thing_is_said() {
     fs::remove_file(fixture.store.join(".mobifs/journal")).unwrap();
     for command in ["check", "recover"] {
         let output = mobifs(&[command], &fixture.store);
-        fails(
-            &output,
-            4,
-            &["its journal is missing", ".mobifs/id moved away"],
-        );
+        fails(&output, 4, &["its journal is missing", "recover --salvage"]);
         assert!(!message(&output).contains("remove"), "{output:?}");
     }
 }
@@ -165,6 +161,35 @@ fn a_store_inside_a_served_store_is_refused_in_both_orders() {
     fixture.mount(&[]);
     assert!(fixture.mountpoint.join("app/inside/.mobifs").is_dir());
     fixture.umount();
+}
+
+/// It was mounted: what the store around had committed was missing, and what was written was lost when that one was
+/// recovered.
+#[test]
+fn a_store_inside_an_unrecovered_store_is_refused_until_that_is_recovered() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    let elsewhere = fixture.directory("elsewhere");
+    let inside = fixture.store.join("app");
+    fixture.mount(&[]);
+    let file = fixture.mountpoint.join("app/file");
+    fs::create_dir(file.parent().unwrap()).unwrap();
+    fs::write(&file, "old").unwrap();
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    fs::write(&file, "committed").unwrap();
+    succeeds(&mobifs(&["sync", "--commit-only"], &fixture.mountpoint));
+    fixture.cut_power();
+    assert_eq!(fs::read(inside.join("file")).unwrap(), b"old");
+    fails(
+        &try_mount_at(&inside, &elsewhere, &[]),
+        1,
+        &["not properly closed", "mobifs recover"],
+    );
+    assert!(!inside.join(".mobifs").exists(), "nothing was changed");
+    succeeds(&mobifs(&["recover"], &fixture.store));
+    succeeds(&try_mount_at(&inside, &elsewhere, &[]));
+    assert_eq!(fs::read(elsewhere.join("file")).unwrap(), b"committed");
+    succeeds(&mobifs(&["umount"], &elsewhere));
 }
 
 #[test]
@@ -372,7 +397,7 @@ fn settings_need_an_app_and_something_to_set() {
 }
 
 /// A store whose journal holds several committed transactions.
-fn with_full_journal() -> Fixture {
+pub(crate) fn with_full_journal() -> Fixture {
     let fixture = Fixture::new();
     let config = "journal_bytes = \"1MiB\"\n[defaults]\nclass = \"durable\"\n";
     let config = fixture.config(config);
@@ -412,7 +437,7 @@ fn a_journal_damaged_in_the_middle_is_reported_and_nothing_is_changed() {
     );
     for command in ["recover", "check"] {
         let output = mobifs(&[command], &fixture.store);
-        fails(&output, 4, &["damaged", "not changed", "moved away"]);
+        fails(&output, 4, &["damaged", "not changed", "recover --salvage"]);
         let said = message(&output);
         assert!(!said.contains("mobifs check"), "this is the check: {said}");
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::fixture::{
-    Fixture, PROGRAM, fails, mobifs, needs_mounts, succeeds, try_mount_at, wait_until,
+    Fixture, PROGRAM, fails, message, mobifs, needs_mounts, succeeds, try_mount_at, wait_until,
 };
 
 fn signal(pid: u32, name: &str) {
@@ -105,6 +105,32 @@ fn watching_prints_again_and_again_until_the_mount_ends() {
             serde_json::from_str::<serde_json::Value>(line).unwrap()["schema"],
             1
         );
+    }
+}
+
+/// The kernel gives back the files of a process that was ended a moment later.
+#[test]
+fn a_mount_is_unmounted_right_after_its_last_user_was_killed() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    for round in 0..8 {
+        fixture.mount(&[]);
+        let file = fixture.mountpoint.join("file");
+        fs::write(&file, "content").unwrap();
+        let user = || {
+            Command::new("sh")
+                .args(["-c", "exec 3<file; exec sleep 600"])
+                .current_dir(&fixture.mountpoint)
+                .spawn()
+                .unwrap()
+        };
+        let mut users: Vec<_> = (0..10).map(|_| user()).collect();
+        users.iter_mut().for_each(|user| user.kill().unwrap());
+        let unmounted = mobifs(&["umount"], &fixture.mountpoint);
+        for mut user in users {
+            user.wait().unwrap();
+        }
+        assert!(unmounted.status.success(), "round {round}: {unmounted:?}");
     }
 }
 
@@ -325,5 +351,35 @@ fn a_daemon_whose_mount_has_left_the_tree_leaves_the_next_one_there_alone() {
     wait_until(|| !Path::new(&format!("/proc/{daemon}")).exists());
     assert!(fixture.is_mounted());
     drop(user);
+    fixture.umount();
+}
+
+/// A start that failed after the kernel had the mount never ended: the unmount asked the daemon, which did not
+/// answer requests yet, to write everything.
+#[test]
+fn a_start_that_fails_after_the_mount_ends_and_leaves_nothing() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    // The names of all control sockets are taken.
+    let script = "mount -t tmpfs none /run && mkdir -m 700 /run/mobifs && cd /run/mobifs && \
+                  for minor in $(seq 0 300); do \
+                      mkdir -p 0-$minor.sock/taken 7-$minor.sock/taken; \
+                  done; \
+                  exec timeout --signal KILL 60 \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-c", script, "sh"]);
+    command.arg(PROGRAM).arg("mount").arg("--foreground");
+    let output = command
+        .args([&fixture.store, &fixture.mountpoint])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", message(&output));
+    assert!(
+        message(&output).contains("cannot make the control socket"),
+        "{}",
+        message(&output)
+    );
+    // Nothing holds the store any more.
+    fixture.mount(&[]);
     fixture.umount();
 }

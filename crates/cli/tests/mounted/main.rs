@@ -2,10 +2,13 @@
 //! says that it is skipped.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod adopt;
 mod again;
 mod alone;
+mod bad_calls;
 mod bad_input;
 mod binds;
+mod calibrate;
 mod crashes;
 mod deep;
 mod doctor;
@@ -19,13 +22,17 @@ mod inherited;
 mod kills;
 mod life;
 mod loads;
+mod monitoring;
+mod moved;
 mod names;
 mod overlay;
 mod poison;
+mod preallocation;
 mod reads;
 mod recording;
 mod rollback;
 mod room;
+mod salvage;
 mod shapes;
 mod steer;
 mod stopped;

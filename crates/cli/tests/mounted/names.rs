@@ -34,9 +34,9 @@ fn an_app_whose_name_is_no_text_can_be_named_as_the_status_shows_it() {
     let shown = run(&["status"], name);
     succeeds(&shown);
     let shown = String::from_utf8(shown.stdout).unwrap();
-    let line = shown.lines().find(|line| line.contains("durable")).unwrap();
-    let word = line.split(' ').next().unwrap();
-    assert_eq!(word, r"$'ma\xffil'", "{shown}");
+    let is_row = |line: &&str| line.starts_with(r"$'ma\xffil' ");
+    let row = shown.lines().find(is_row).unwrap();
+    assert!(row.contains(" durable "), "{shown}");
     assert!(!shown.contains("other"), "{shown}");
     let json = run(&["status", "--json"], name);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::filesystems::put_store_on;
 use crate::fixture::{Fixture, needs_mounts};
 use crate::kills::kill;
 
@@ -66,6 +67,35 @@ print('spilt', flush=True)
 sys.stdin.readline()
 base.execute('commit')
 print('done', flush=True)
+sys.stdin.readline()
+";
+
+/// Stops the filesystem of a directory, as ext4 does after an error: from now on all that is written fails.
+const STOP_FILESYSTEM: &str = "
+import fcntl, os, struct, sys
+EXT4_IOC_SHUTDOWN, NOLOGFLUSH = 0x8004587d, 2
+fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), EXT4_IOC_SHUTDOWN, struct.pack('I', NOLOGFLUSH))
+";
+
+/// Fails to commit, and says what is there afterwards; names that the kernel has cached may take a moment.
+const FAIL: &str = "
+import os, sqlite3, sys, time
+base = sqlite3.connect(sys.argv[1], isolation_level=None)
+base.execute('pragma synchronous=full')
+base.execute('create table t (k integer primary key)')
+print('begun', flush=True)
+sys.stdin.readline()
+try:
+    base.execute('insert into t values (null)')
+    print('committed', flush=True)
+except sqlite3.OperationalError as error:
+    print(error, flush=True)
+sys.stdin.readline()
+for _ in range(100):
+    if not os.path.exists(sys.argv[1] + '-journal'):
+        break
+    time.sleep(0.1)
+print(os.path.exists(sys.argv[1] + '-journal'), os.listdir(os.path.dirname(sys.argv[1])), flush=True)
 sys.stdin.readline()
 ";
 
@@ -133,7 +163,10 @@ struct Bank {
 
 impl Bank {
     fn new() -> Self {
-        let fixture = Fixture::new();
+        Self::of(Fixture::new())
+    }
+
+    fn of(fixture: Fixture) -> Self {
         let config = fixture.config(CONFIG);
         let bank = Self { fixture, config };
         bank.mount();
@@ -277,4 +310,26 @@ fn copies_made_durable_in_the_middle_of_a_transaction_survive() {
     assert_eq!(python(COUNT, &[&copy]), "0");
     assert_eq!(python(COUNT, &[&database]), "0");
     bank.fixture.umount();
+}
+
+/// The kernel was not told that the name was gone, since the request had failed, and showed it for a day: the next
+/// transaction would have written its journal into the removed file.
+#[test]
+fn a_journal_whose_removal_could_not_be_made_durable_is_not_seen_any_more() {
+    needs_mounts!();
+    let mut fixture = Fixture::new();
+    if !has_python() || !put_store_on(&mut fixture, &["mkfs.ext4", "-q"]) {
+        return;
+    }
+    let bank = Bank::of(fixture);
+    let database = bank.database("bank");
+    let mut program = Program::start(FAIL, &[database.to_str().unwrap()]);
+    program.said("begun");
+    python(STOP_FILESYSTEM, &[&bank.fixture.store]);
+    program.go_on();
+    program.said("disk I/O error");
+    program.go_on();
+    program.said("False ['db']");
+    bank.fixture.cut_power();
+    program.kill();
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::fixture::{Fixture, fails, mobifs, needs_mounts, succeeds, wait_until};
+use crate::fixture::{Fixture, fails, message, mobifs, needs_mounts, succeeds, wait_until};
 use crate::steer::history::history;
 use crate::steer::{BTRFS, unmount};
 
@@ -152,4 +152,22 @@ fn a_store_without_snapshots_is_served() {
     let log = fs::read_to_string(fixture.path("log")).unwrap();
     assert!(log.contains("no snapshot is kept of this commit"), "{log}");
     unmount(&fixture.mountpoint);
+}
+
+/// Found by a user: the configuration wanted snapshots of a store on ext4, and nothing said that
+/// there would be none.
+#[test]
+fn a_history_that_cannot_be_kept_is_announced_by_the_mount() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    let config = fixture.config(THREE);
+    let mounted = fixture.try_mount(&["--config", config.to_str().unwrap()]);
+    succeeds(&mounted);
+    let said = message(&mounted);
+    assert!(said.contains("no history"), "{said}");
+    assert!(
+        said.contains("only btrfs has snapshots") || said.contains("subvolume of btrfs"),
+        "{said}"
+    );
+    fixture.umount();
 }

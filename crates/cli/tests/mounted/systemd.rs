@@ -96,7 +96,8 @@ fn systemd_can_start_a_new_daemon_that_goes_on() {
     let mut daemon = manager.start(&fixture);
     manager.read_until("READY=1");
     let names: Vec<&String> = manager.kept.keys().collect();
-    let expected = ["arena", "config", "control", "device", "lock"].map(|n| format!("mobifs-{n}"));
+    let expected = ["arena", "config", "control", "device", "lock", "store"];
+    let expected = expected.map(|n| format!("mobifs-{n}"));
     assert_eq!(names, expected.iter().collect::<Vec<_>>());
     fs::create_dir(fixture.mountpoint.join("app")).unwrap();
     let path = fixture.mountpoint.join("app/f");

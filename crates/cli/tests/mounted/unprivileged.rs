@@ -197,3 +197,48 @@ fn other_users_may_not_control_the_mount() {
     assert!(user.fixture.is_mounted());
     user.fixture.umount();
 }
+
+#[test]
+fn a_user_adopts_what_is_the_users_own() {
+    needs_mounts!();
+    let Some(user) = User::new() else { return };
+    let (own, of_root) = (
+        user.fixture.directory("own"),
+        user.fixture.directory("of-root"),
+    );
+    std::os::unix::fs::chown(&own, Some(USER), Some(USER)).unwrap();
+    fs::write(own.join("file"), "kept").unwrap();
+    let notes = user.fixture.path("notes");
+    let run = |command: &str, more: &[&str], directory: &Path| {
+        let mut words = vec![command, "--notes", notes.to_str().unwrap()];
+        words.extend(more);
+        words.push(directory.to_str().unwrap());
+        user.mobifs(&words)
+    };
+    fails(
+        &run("adopt", &["--boot", "none"], &of_root),
+        1,
+        &["belongs to user 0", "sudo mobifs adopt"],
+    );
+    let inner = of_root.join("inner");
+    fs::create_dir(&inner).unwrap();
+    std::os::unix::fs::chown(&inner, Some(USER), Some(USER)).unwrap();
+    fails(
+        &run("adopt", &["--boot", "none"], &inner),
+        1,
+        &["may not write to", "sudo mobifs adopt"],
+    );
+    fails(
+        &run("adopt", &["--boot", "init"], &own),
+        2,
+        &["--boot init is for root"],
+    );
+    succeeds(&run("adopt", &["--boot", "none"], &own));
+    let file = own.join("file");
+    let content = user.run("cat", &[file.to_str().unwrap()]);
+    assert_eq!(content.stdout, b"kept");
+    fs::read(&file).unwrap_err();
+    succeeds(&run("unadopt", &[], &own));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
+    assert!(!notes.exists() && !user.fixture.path("own.mobifs-store").exists());
+}

@@ -28,7 +28,7 @@ fn without_a_steered_filesystem_nothing_is_run() {
     let said = message(&run);
     assert!(run.status.success(), "{said}");
     for needle in [
-        "is steered by process",
+        "every filesystem that is steered",
         "calls for durability wait",
         "mobifs status",
     ] {

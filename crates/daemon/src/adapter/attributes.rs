@@ -13,9 +13,14 @@ impl Adapter {
             set_id: self.set_id_bits(call, object(call), takes_set_id(args)),
             ..attribute_change(args)
         };
-        self.volume
-            .set_attributes(&caller(call, 0), object(call), &change)
-            .map_err(fs)
+        let changed = self
+            .volume
+            .set_attributes(&caller(call, 0), object(call), &change);
+        // A rollback journal may have been cut off, and that not be durable.
+        if changed.is_err() && change.size.is_some() {
+            call.invalidate_attributes(object(call).0);
+        }
+        changed.map_err(fs)
     }
 
     pub(super) fn stat_fs(&self) -> Outcome<StatFsReply> {

@@ -120,23 +120,20 @@ impl Adapter {
     /// What follows the change of names that may have been those of a rollback journal.
     fn end_rollback_again(&self, call: &Call<'_>) -> Outcome<()> {
         let directory = object(call);
-        match *call.operation() {
-            Operation::Unlink { name } => self.volume.end_rollback_again(directory, name),
+        let names = match *call.operation() {
+            Operation::Unlink { name } => vec![(directory, name)],
             Operation::Rename {
                 new_directory,
                 name,
                 new_name,
                 ..
-            } => self
-                .volume
-                .end_rollback_again(directory, name)
-                .and_then(|()| {
-                    let new_directory = ObjectId(new_directory);
-                    self.volume.end_rollback_again(new_directory, new_name)
-                }),
-            _ => Ok(()),
-        }
-        .map_err(fs)
+            } => vec![(directory, name), (ObjectId(new_directory), new_name)],
+            _ => return Ok(()),
+        };
+        let committed = names
+            .iter()
+            .try_for_each(|&(directory, name)| self.volume.end_rollback_again(directory, name));
+        self.after_removal(committed, &names)
     }
 
     /// What follows the change of a WRITE.

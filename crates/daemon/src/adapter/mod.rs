@@ -42,7 +42,7 @@ mod session_record;
 mod set_id;
 mod xattr;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use mobifs_base::ObjectId;
 use mobifs_fuse::protocol::{Attr, AttrReply, EntryReply};
@@ -73,6 +73,8 @@ pub(crate) struct Adapter {
     file_locks: FileLocks,
     /// An observer wants to see each `fsync`, also where it has nothing to do.
     is_observed: bool,
+    /// With the kernel, once the session is established.
+    connection: OnceLock<Connection>,
 }
 
 /// What an operation ends with: an errno is sent as such.
@@ -103,6 +105,7 @@ impl Adapter {
             set_id_files: SetIdFiles::default(),
             file_locks: FileLocks::default(),
             is_observed,
+            connection: OnceLock::new(),
         }
     }
 
@@ -113,6 +116,7 @@ impl Adapter {
             set_id_files: SetIdFiles::inherited(),
             file_locks: FileLocks::default(),
             is_observed,
+            connection: OnceLock::new(),
         }
     }
 
@@ -200,6 +204,7 @@ fn answer<T>(
 
 impl Filesystem for Adapter {
     fn connected(&self, connection: Connection) {
+        self.connection.get_or_init(|| connection.clone());
         let cache = kernel_cache::SessionCache::new(connection);
         if let Err(error) = self.volume.set_kernel_cache(Arc::new(cache)) {
             tracing::error!(
@@ -303,7 +308,10 @@ impl Adapter {
     fn change(&self, call: &Call<'_>) -> Outcome<()> {
         let object = object(call);
         match *call.operation() {
-            Operation::Unlink { name } => self.volume.unlink(object, name).map_err(fs),
+            Operation::Unlink { name } => {
+                let removed = self.volume.unlink(object, name);
+                self.after_removal(removed, &[(object, name)])
+            }
             Operation::RmDir { name } => self.volume.remove_directory(object, name).map_err(fs),
             Operation::Rename {
                 new_directory,
@@ -313,9 +321,8 @@ impl Adapter {
             } => {
                 let mode = namespace::rename_mode(flags, caller(call, 0))?;
                 let target = ObjectId(new_directory);
-                self.volume
-                    .rename(object, name, target, new_name, mode)
-                    .map_err(fs)
+                let renamed = self.volume.rename(object, name, target, new_name, mode);
+                self.after_removal(renamed, &[(object, name), (target, new_name)])
             }
             // Where no app is durable nor can become so, fsync has nothing to do, and
             // the kernel need not ask again.

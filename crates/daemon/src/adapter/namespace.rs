@@ -3,7 +3,7 @@
 use mobifs_base::{DeviceNumber, FileKind, MODE_MASK, ObjectId};
 use mobifs_fuse::protocol::{CreateArgs, EntryReply, MkNodArgs, OpenReply, open, syscall};
 use mobifs_fuse::{Call, Delivery, Operation};
-use mobifs_volume::{Caller, FsError, Node, NodeSpec, RenameMode};
+use mobifs_volume::{Caller, FsError, Node, NodeSpec, RenameMode, is_rollback_journal};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
@@ -27,6 +27,39 @@ const fn permission_bits(mode: u32) -> u16 {
 }
 
 impl Adapter {
+    /// How a request that took these names away ended. One of a rollback journal may be gone although the
+    /// request failed, because that could not be made durable; but where a request fails, the kernel
+    /// keeps its names, for a day, and programs would write into the file that is removed. So it is asked to
+    /// look them up again, by a thread of its own: the kernel waits for the answer to the request first.
+    pub(super) fn after_removal(
+        &self,
+        removed: Result<(), FsError>,
+        names: &[(ObjectId, &[u8])],
+    ) -> Outcome<()> {
+        let journals = names.iter().filter(|(_, name)| is_rollback_journal(name));
+        if removed.is_err()
+            && journals.count() > 0
+            && let Some(connection) = self.connection.get().cloned()
+        {
+            let names: Vec<_> = names
+                .iter()
+                .map(|(id, name)| (id.0, name.to_vec()))
+                .collect();
+            let invalidate = move || {
+                for (directory, name) in names {
+                    connection.invalidate_entry(directory, &name);
+                }
+            };
+            let started = std::thread::Builder::new()
+                .name("mobifs-names".to_owned())
+                .spawn(invalidate);
+            if let Err(error) = started {
+                tracing::error!(%error, "a removed rollback journal may still be seen under its name");
+            }
+        }
+        removed.map_err(fs)
+    }
+
     /// Operations that end with a directory entry.
     pub(super) fn make_entry(&self, call: &Call<'_>) -> Outcome<EntryReply> {
         let parent = object(call);

@@ -5,10 +5,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use mobifs_host::{MountEntry, absolute_without_touching, mount_around, mounts};
+use mobifs_host::{
+    MountEntry, Peer, absolute_without_touching, connect_at_once, mount_around, mounts,
+};
 use mobifs_steered::{Device, Directory};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::Pid;
 
 use super::protocol::{Reply, Request};
 use super::socket_path::socket_candidates;
@@ -115,8 +115,9 @@ pub struct ControlClient {
     mount: MountEntry,
     stream: UnixStream,
     /// The process that made the socket. A successor of that process answers on the same one;
-    /// another mount that got the device number meanwhile, and with it the place, has its own.
-    maker: Pid,
+    /// another mount that got the device number meanwhile, and with it the place, has its own. None:
+    /// it is in another PID namespace.
+    maker: Option<u32>,
 }
 
 /// How often the mount may change between the look at it and the connection.
@@ -140,6 +141,27 @@ pub fn find_mount(path: &Path) -> Result<MountEntry, ControlError> {
         Some(mount) => Ok(mount.clone()),
         None => Err(why_not_mounted(absolute, &table)),
     }
+}
+
+/// All mounts of MobiFS and all steered filesystems that this process sees, each once: of bind mounts
+/// of one the first.
+///
+/// # Errors
+/// If the table of mounts cannot be read.
+pub fn own_mounts() -> io::Result<Vec<MountEntry>> {
+    let table = mounts()?;
+    let mut own: Vec<MountEntry> = Vec::new();
+    for mount in &table {
+        let is_top = table
+            .iter()
+            .rfind(|other| other.mountpoint == mount.mountpoint)
+            .is_some_and(|top| top.id == mount.id);
+        let is_known = own.iter().any(|known| known.has_device_of(mount));
+        if is_top && !is_known && (is_ours(mount) || is_steered(mount)) {
+            own.push(mount.clone());
+        }
+    }
+    Ok(own)
 }
 
 /// A mount with a subtype of its own, and a steered filesystem of the kernel, are known by their
@@ -203,18 +225,17 @@ impl ControlClient {
         })
     }
 
-    fn connect_to(mount: &MountEntry) -> Result<Self, ControlError> {
+    pub(super) fn connect_to(mount: &MountEntry) -> Result<Self, ControlError> {
         let mountpoint = mount.mountpoint.clone();
         let mut refused = false;
         for candidate in socket_candidates(mount) {
             match UnixStream::connect(candidate) {
                 Ok(stream) => {
                     if let Some(maker) = maker_of(&stream, mount) {
-                        let mount = mount.clone();
                         return Ok(Self {
-                            mount,
+                            mount: mount.clone(),
                             stream,
-                            maker,
+                            maker: maker.pid,
                         });
                     }
                     refused = true;
@@ -264,7 +285,7 @@ impl ControlClient {
             if has_died(&source) && daemons < DAEMONS_MAX {
                 match Self::connect_to(&self.mount) {
                     // A socket that outlives the daemon leads to its successor.
-                    Ok(next) if next.maker == self.maker => {
+                    Ok(next) if self.is_of_same_mount(&next) => {
                         self.stream = next.stream;
                         daemons += 1;
                         continue;
@@ -285,15 +306,22 @@ impl ControlClient {
         }
     }
 
+    /// Whether a socket that was found later leads to a successor of this one's daemon.
+    fn is_of_same_mount(&self, next: &Self) -> bool {
+        // Without the process's number, the mount in the table is what says so.
+        next.maker == self.maker && (self.maker.is_some() || self.mount.is_in_table())
+    }
+
     /// The daemon in words. After a takeover its process is not known to the client.
     fn daemon(&self) -> String {
         let mountpoint = self.mount.mountpoint.display();
-        let maker = self.maker.as_raw_nonzero();
-        let name = std::fs::read_to_string(format!("/proc/{maker}/comm"));
-        if name.is_ok_and(|name| name.trim_end() == "mobifs") {
-            format!("process {maker}, which serves {mountpoint}")
-        } else {
-            format!("the daemon of {mountpoint}")
+        let is_ours = |pid: &u32| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+            name.is_ok_and(|name| name.trim_end() == "mobifs")
+        };
+        match self.maker.filter(is_ours) {
+            Some(pid) => format!("process {pid}, which serves {mountpoint}"),
+            None => format!("the daemon of {mountpoint}"),
         }
     }
 
@@ -376,17 +404,8 @@ fn gone(mount: &MountEntry) -> ControlError {
 pub(crate) fn maker_of_socket(mount: &MountEntry) -> Option<u32> {
     socket_candidates(mount).iter().find_map(|path| {
         let stream = connect_at_once(path).ok()?;
-        let maker = maker_of(&stream, mount)?;
-        u32::try_from(maker.as_raw_nonzero().get()).ok()
+        maker_of(&stream, mount)?.pid
     })
-}
-
-/// A daemon that accepts no connections lets clients wait as soon as the backlog is full.
-fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(UnixStream::from(socket))
 }
 
 /// Whether this error means that the peer has ended.
@@ -397,8 +416,8 @@ fn has_died(error: &io::Error) -> bool {
 
 /// The process that made the socket, if it is of the user who mounted: in a directory that
 /// others may write to, another user could have put a socket.
-fn maker_of(stream: &UnixStream, mount: &MountEntry) -> Option<Pid> {
-    let peer = rustix::net::sockopt::socket_peercred(stream).ok()?;
-    let is_owner = mount.user_id.is_none_or(|owner| peer.uid.as_raw() == owner);
-    is_owner.then_some(peer.pid)
+fn maker_of(stream: &UnixStream, mount: &MountEntry) -> Option<Peer> {
+    let peer = Peer::of(stream).ok()?;
+    let is_owner = mount.user_id.is_none_or(|owner| peer.user == owner);
+    is_owner.then_some(peer)
 }

@@ -3,7 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use mobifs_volume::{AppName, AppSelection, PolicySettings, Status};
+use crate::totals::DayTotals;
+use mobifs_volume::{AppName, AppSelection, CalibrationReport, PolicySettings, Status};
 
 /// What a mount can be asked to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +49,10 @@ pub enum Request {
         /// On.
         on: bool,
     },
+    /// Report what was written and saved, day by day.
+    Totals,
+    /// Measure the device below the store again.
+    Calibrate,
     /// Change settings of one app until the configuration is loaded again.
     Set {
         /// The app, by its path relative to the mount.
@@ -95,6 +100,16 @@ pub enum Reply {
     Status {
         /// The state.
         status: Box<Status>,
+    },
+    /// The answer to [`Request::Totals`].
+    Totals {
+        /// The days on which anything happened, the oldest first.
+        days: Vec<DayTotals>,
+    },
+    /// The answer to [`Request::Calibrate`].
+    Calibration {
+        /// What was measured.
+        calibration: CalibrationReport,
     },
     /// It could not be done.
     Error {

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use mobifs_host::{LineHandler, LineServer, MountEntry, runtime_directory};
+use mobifs_host::{GroupError, LineHandler, LineServer, MountEntry, group_id, runtime_directory};
 
 use super::protocol::{ErrorKind, Reply, Request};
 use super::socket_path::socket_name;
@@ -22,14 +22,21 @@ pub trait ControlHandler: Send + Sync + 'static {
 pub struct ControlServer(LineServer);
 
 impl ControlServer {
-    /// Listens for requests about `mount`.
+    /// Listens for requests about `mount`. `readers`: the group whose members may read the status,
+    /// by its name or number.
     ///
     /// # Errors
     /// If the socket cannot be made.
-    pub fn start(mount: &MountEntry, handler: Arc<dyn ControlHandler>) -> io::Result<Self> {
+    pub fn start(
+        mount: &MountEntry,
+        handler: Arc<dyn ControlHandler>,
+        readers: Option<&str>,
+    ) -> io::Result<Self> {
         // Device numbers are unique among living mounts, so the path is this mount's.
         let path = runtime_directory()?.join(socket_name(mount));
-        LineServer::start(path, Arc::new(Lines(handler))).map(Self)
+        let server = LineServer::start(path, lines(handler, readers))?;
+        admit(&server, readers);
+        Ok(Self(server))
     }
 
     /// Goes on with the socket of a daemon that has died. `mount`: where it is in the tree; it may
@@ -41,15 +48,13 @@ impl ControlServer {
         mount: Option<&MountEntry>,
         listener: UnixListener,
         handler: Arc<dyn ControlHandler>,
+        readers: Option<&str>,
     ) -> io::Result<Self> {
-        let address = listener.local_addr()?;
-        let own = address.as_pathname().filter(|path| path.exists());
-        let path = match (own, mount) {
-            (Some(path), _) => path.to_owned(),
-            (None, Some(mount)) => runtime_directory()?.join(socket_name(mount)),
-            (None, None) => return Err(io::ErrorKind::NotFound.into()),
-        };
-        LineServer::resume(path, listener, Arc::new(Lines(handler))).map(Self)
+        let place =
+            mount.map(|mount| Ok::<_, io::Error>(runtime_directory()?.join(socket_name(mount))));
+        let server = LineServer::resume(listener, place.transpose()?, lines(handler, readers))?;
+        admit(&server, readers);
+        Ok(Self(server))
     }
 
     /// The socket itself, for a successor.
@@ -68,21 +73,67 @@ impl ControlServer {
     }
 }
 
+/// Finds the group that `status_group` names, before anything is mounted.
+///
+/// # Errors
+/// There is no such group.
+pub fn check_readers(readers: Option<&str>) -> Result<(), GroupError> {
+    readers.map_or(Ok(()), |name| group_id(name).map(drop))
+}
+
+/// Lets the readers connect. A mount is served also without them.
+fn admit(server: &LineServer, readers: Option<&str>) {
+    let Some(name) = readers else {
+        return;
+    };
+    let admitted = match group_id(name) {
+        Ok(group) => server.admit(group),
+        Err(error) => Err(io::Error::other(error)),
+    };
+    if let Err(error) = admitted {
+        tracing::warn!(
+            group = name,
+            %error,
+            "`status_group` cannot read the status of this mount: the control socket cannot be given \
+             to that group"
+        );
+    }
+}
+
+fn lines(handler: Arc<dyn ControlHandler>, readers: Option<&str>) -> Arc<Lines> {
+    Arc::new(Lines {
+        handler,
+        has_readers: readers.is_some(),
+    })
+}
+
 /// Requests and replies as lines.
-struct Lines(Arc<dyn ControlHandler>);
+struct Lines {
+    handler: Arc<dyn ControlHandler>,
+    /// Who connects and is not permitted is of the group that may read the status: the socket's mode
+    /// keeps others out.
+    has_readers: bool,
+}
+
+impl Lines {
+    fn may_be_answered(&self, request: &Request) -> bool {
+        self.has_readers && matches!(request, Request::Status { .. } | Request::Totals)
+    }
+}
 
 impl LineHandler for Lines {
     fn answer(&self, line: &[u8], permitted: bool) -> Vec<u8> {
-        let reply = if permitted {
-            match serde_json::from_slice(line) {
-                Ok(request) => self.0.handle(request),
-                Err(error) => Reply::error(ErrorKind::Usage, format!("bad request: {error}")),
+        let reply = match serde_json::from_slice(line) {
+            Ok(request) if permitted || self.may_be_answered(&request) => {
+                self.handler.handle(request)
             }
-        } else {
-            Reply::error(
+            Err(error) if permitted => {
+                Reply::error(ErrorKind::Usage, format!("bad request: {error}"))
+            }
+            _ => Reply::error(
                 ErrorKind::NotPermitted,
                 "only root and the mount's owner may do this",
-            )
+            ),
         };
         serde_json::to_vec(&reply).unwrap_or_default()
     }

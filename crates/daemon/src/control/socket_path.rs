@@ -13,7 +13,11 @@ pub(crate) fn socket_name(mount: &MountEntry) -> String {
 /// Where the socket of a mount may be.
 pub(crate) fn socket_candidates(mount: &MountEntry) -> Vec<PathBuf> {
     let own = rustix::process::geteuid().as_raw();
-    let directories = runtime_directories_of(mount.user_id.unwrap_or(own));
+    let mut directories = runtime_directories_of(mount.user_id.unwrap_or(own));
+    // A filesystem of the kernel is steered by root, who may let others read the status.
+    if mount.user_id.is_none() && own != 0 {
+        directories.extend(runtime_directories_of(0));
+    }
     let name = socket_name(mount);
     directories
         .iter()

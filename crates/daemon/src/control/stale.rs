@@ -13,7 +13,7 @@ use super::socket_path::socket_name;
 
 /// What a socket in the runtime directory is for, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
+pub(super) enum Purpose {
     /// The commands of the mount with this device number.
     Control { major: u32, minor: u32 },
     /// The messages of a daemon to its supervisor.
@@ -21,7 +21,7 @@ enum Purpose {
 }
 
 impl Purpose {
-    fn of(name: &str) -> Option<Self> {
+    pub(super) fn of(name: &str) -> Option<Self> {
         let name = name.strip_suffix(".sock")?;
         if let Some(pid) = name.strip_prefix("supervisor-") {
             return pid.parse::<u32>().ok().map(|_| Self::Supervisor);

@@ -11,7 +11,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::{
     ARENA_NAME, CONFIG_NAME, CONTROL_NAME, DEVICE_NAME, LISTEN_COUNT_VARIABLE,
-    LISTEN_NAMES_VARIABLE, LISTEN_PID_VARIABLE, LOCK_NAME, supervisor_pid,
+    LISTEN_NAMES_VARIABLE, LISTEN_PID_VARIABLE, LOCK_NAME, STORE_NAME, supervisor_pid,
 };
 
 /// The first descriptor after the standard streams.
@@ -28,6 +28,8 @@ pub struct Inherited {
     pub arena: Option<OwnedFd>,
     /// The lock of the store, held.
     pub lock: Option<OwnedFd>,
+    /// The store's directory.
+    pub store: Option<OwnedFd>,
     /// The control socket, listening.
     pub control: Option<OwnedFd>,
     /// The text of the configuration in force.
@@ -62,6 +64,7 @@ impl Inherited {
                 DEVICE_NAME => inherited.device = Some(descriptor),
                 ARENA_NAME => inherited.arena = Some(descriptor),
                 LOCK_NAME => inherited.lock = Some(descriptor),
+                STORE_NAME => inherited.store = Some(descriptor),
                 CONTROL_NAME => inherited.control = Some(descriptor),
                 CONFIG_NAME => inherited.config = Some(descriptor),
                 // Another version's, perhaps: closed here.
@@ -76,6 +79,7 @@ impl Inherited {
         self.device.is_none()
             && self.arena.is_none()
             && self.lock.is_none()
+            && self.store.is_none()
             && self.control.is_none()
             && self.config.is_none()
     }

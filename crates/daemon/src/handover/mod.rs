@@ -23,8 +23,11 @@ pub(crate) const LOCK_NAME: &str = "mobifs-lock";
 pub(crate) const CONTROL_NAME: &str = "mobifs-control";
 /// Name of the text of the configuration in force.
 pub(crate) const CONFIG_NAME: &str = "mobifs-config";
+/// Name of the store's directory.
+pub(crate) const STORE_NAME: &str = "mobifs-store";
 /// Every name there is.
-pub(crate) const NAMES: [&str; 5] = [
+pub(crate) const NAMES: [&str; 6] = [
+    STORE_NAME,
     LOCK_NAME,
     CONTROL_NAME,
     CONFIG_NAME,
@@ -43,8 +46,8 @@ pub(crate) const LISTEN_NAMES_VARIABLE: &str = "LISTEN_FDNAMES";
 /// Process id of our own supervisor, which cannot know its child's before it is there.
 pub(crate) const SUPERVISOR_VARIABLE: &str = "MOBIFS_SUPERVISOR";
 
-/// How many daemons in a row were killed from outside before they were ready.
-pub(crate) const KILLS_VARIABLE: &str = "MOBIFS_KILLS";
+/// Set if the predecessor was killed from outside.
+pub(crate) const KILLED_VARIABLE: &str = "MOBIFS_PREDECESSOR_KILLED";
 
 /// Set for the last process, which does not serve the mount, but commits what the arena holds.
 pub(crate) const LAST_VARIABLE: &str = "MOBIFS_LAST";
@@ -63,10 +66,10 @@ pub(crate) fn is_end_wanted() -> bool {
     is_last() && ends.is_some_and(|ends| ends > 0)
 }
 
-/// What our supervisor says with [`KILLS_VARIABLE`]; 0 without one.
-pub(crate) fn kills_in_a_row() -> u32 {
-    let said = supervisor_pid().and_then(|_| std::env::var(KILLS_VARIABLE).ok());
-    said.and_then(|kills| kills.parse().ok()).unwrap_or(0)
+/// Whether our supervisor says that the predecessor was killed from outside, after or before it was
+/// ready.
+pub(crate) fn predecessor_was_killed() -> bool {
+    supervisor_pid().is_some() && std::env::var_os(KILLED_VARIABLE).is_some()
 }
 
 /// The process that watches over this one, if it is `mobifs supervise` and lives.

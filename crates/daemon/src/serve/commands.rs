@@ -21,6 +21,7 @@ use crate::failure::Failure;
 use crate::handover::SupervisorLink;
 use crate::mount_users::describe;
 use crate::recording::Recording;
+use crate::totals::{TotalsLog, read_totals};
 use crate::unmount::unmount_unused;
 
 /// How long the daemon waits for the end of a mount before it counts as still in use.
@@ -88,6 +89,8 @@ pub(crate) struct Daemon {
     pub(crate) recording: Option<Recording>,
     /// Taken by the thread that ends the mount.
     pub(crate) opened: Mutex<Option<OpenedStore>>,
+    /// None where nothing may change in the store.
+    totals: Option<TotalsLog>,
     handle: SessionHandle,
     config_file: Option<PathBuf>,
     power_cut: AtomicBool,
@@ -104,7 +107,16 @@ impl Daemon {
         paths: MountPaths,
         config_file: Option<PathBuf>,
     ) -> Self {
+        let status = volume.status();
+        let totals = (!status.read_only).then(|| TotalsLog::start(&paths.store, &status));
+        let totals = totals.and_then(|started| {
+            let failed = |error: &std::io::Error| {
+                tracing::warn!(%error, "no totals by day are kept for this mount");
+            };
+            started.inspect_err(failed).ok()
+        });
         Self {
+            totals,
             supervisor,
             recording: None,
             restarts,
@@ -246,6 +258,34 @@ impl Daemon {
         }
     }
 
+    /// Notes what was written and saved since the last time, unless nothing may change in the store.
+    pub(crate) fn note_totals(&self) {
+        let Some(totals) = &self.totals else {
+            return;
+        };
+        if let Err(error) = totals.note(&self.volume.status()) {
+            tracing::debug!(%error, "cannot note the totals of this day");
+        }
+    }
+
+    fn totals(&self) -> Reply {
+        self.note_totals();
+        let days = match &self.totals {
+            Some(totals) => totals.days(),
+            None => read_totals(&self.paths.store),
+        };
+        match days {
+            Ok(days) => Reply::Totals { days },
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Reply::Totals { days: Vec::new() }
+            }
+            Err(error) => Reply::error(
+                ErrorKind::Failed,
+                format!("cannot read the totals of the store: {error}"),
+            ),
+        }
+    }
+
     fn unmount(&self, lazy: bool, mount_id: Option<u64>) -> Reply {
         let mount = mount_at(&self.paths.mountpoint).ok().flatten();
         let own_id = mount.as_ref().map(|mount| mount.id);
@@ -355,7 +395,10 @@ impl Daemon {
             Ok(change) => change,
             Err(fault) => return Reply::error(ErrorKind::Usage, fault.to_string()),
         };
-        match self.volume.set_app(app.as_bytes(), change) {
+        // Shells complete names of directories with a slash.
+        let path = app.as_bytes();
+        let path = path.strip_suffix(b"/").unwrap_or(path);
+        match self.volume.set_app(path, change) {
             Ok(()) => {
                 tracing::info!(%app, %settings, "settings changed");
                 Reply::Done
@@ -407,6 +450,13 @@ impl ControlHandler for Daemon {
                 Err(failure) => Reply::error(ErrorKind::Usage, failure.message),
             },
             Request::Set { app, settings } => self.set(&app, &settings),
+            Request::Totals => self.totals(),
+            Request::Calibrate => match self.volume.calibrate() {
+                Ok(measured) => Reply::Calibration {
+                    calibration: (&measured).into(),
+                },
+                Err(error) => refused(&error),
+            },
         }
     }
 }

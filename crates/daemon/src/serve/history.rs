@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mobifs_base::MonotonicNs;
-use mobifs_history::{KeepRules, Keeper, NoStandstill, Retention};
+use mobifs_history::{KeepRules, Keeper, NoStandstill, Retention, Subvolume};
 use mobifs_volume::{AppliedState, HistoryRules};
 use parking_lot::Mutex;
 
@@ -15,6 +15,22 @@ pub const STORE_HISTORY: &str = ".mobifs/history";
 /// Keeps snapshots of a store.
 struct StoreHistory {
     keeper: Mutex<Keeper>,
+}
+
+/// Why a wanted history of the store cannot be kept, as a sentence for the user; none if it can, or
+/// if none is wanted.
+#[must_use]
+pub fn why_no_history(store: &Path, rules: &HistoryRules) -> Option<String> {
+    let error = rules
+        .is_on()
+        .then(|| Subvolume::open(store))?
+        .map(drop)
+        .err()?;
+    Some(format!(
+        "warning: no history of the store {} will be kept, though [history] wants one: {error}; choose \
+         a store that is a subvolume of btrfs, or set keep_count = 0",
+        store.display()
+    ))
 }
 
 /// What keeps the history of a store, if one is wanted.

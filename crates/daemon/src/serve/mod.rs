@@ -16,12 +16,13 @@ use mobifs_host::mount_at;
 use mobifs_volume::{
     Arena, OpenOptions, OpenedStore, OwnerState, Volume, VolumeOptions, fault_point,
 };
+use rustix::fs::{Mode, OFlags};
 use signal_hook::consts::SIGHUP;
 
 use crate::adapter::VolumeSession;
 use crate::bus::{self, BusWatcher};
 use crate::config_text::ConfigText;
-use crate::control::ControlServer;
+use crate::control::{ControlServer, check_readers};
 use crate::events::{EventTarget, EventWatcher};
 use crate::failure::{Code, Failure};
 use crate::handover::{self, SupervisorLink};
@@ -31,11 +32,14 @@ use crate::predecessor::{Patience, after_predecessor};
 use crate::recording::Recording;
 use crate::store_owner::serving;
 use commands::Daemon;
-pub use history::STORE_HISTORY;
+pub use history::{STORE_HISTORY, why_no_history};
 pub use takeover::TakeoverState;
 
 /// How long to wait before trying again to commit what could not be committed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A power cut loses so much of the totals of a day.
+const TOTALS_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Everything that a mount needs to know.
 #[derive(Debug)]
@@ -109,6 +113,7 @@ pub fn serve(
             takeover_state.take_over(&plan, &supervisor)?
         }
         None => {
+            check_readers(plan.config.config.status_group.as_deref()).map_err(no_readers)?;
             let mut patience = Patience {
                 limit: plan.wait,
                 option: "-o wait=SECONDS",
@@ -138,7 +143,8 @@ pub fn serve(
     );
     let daemon = Arc::new(daemon.recorded(recording));
     fault_point("control");
-    let control = match start_control(&daemon, control) {
+    let readers = plan.config.config.status_group.as_deref();
+    let control = match start_control(&daemon, control, readers) {
         Err(failure) if is_new => {
             take_away(&session, &daemon);
             return Err(failure);
@@ -152,6 +158,7 @@ pub fn serve(
         }
         log_mounted(&daemon, session.sync_reaches());
     }
+    note_totals_at_times(&daemon);
     let watcher = watch_events(&daemon, &plan.config);
     let bus = watch_bus(&daemon, &plan.config);
     ready.mounted();
@@ -185,9 +192,10 @@ fn record_serving(opened: &OpenedStore, mountpoint: &Path) {
     }
 }
 
-/// Ends a mount that was not reported as usable yet.
+/// Ends a mount that was not reported as usable yet. Its connection is aborted first: nothing answers requests, and an
+/// unmount makes one.
 fn take_away(session: &VolumeSession, daemon: &Daemon) {
-    if let Err(error) = session.handle().unmount(true) {
+    if let Err(error) = session.handle().abort() {
         tracing::error!(%error, "the daemon cannot unmount after a failed start");
     }
     if let Some(recording) = &daemon.recording {
@@ -322,11 +330,28 @@ fn hand_over(
             )
         }
     }
+    // The path may lead elsewhere when a successor needs it.
+    let store = open_directory(&daemon.paths.store);
+    match &store {
+        Ok(store) => descriptors.push((handover::STORE_NAME, store.as_fd())),
+        Err(error) => {
+            tracing::warn!(%error, "cannot hand the store's directory over: a successor will look for its path");
+        }
+    }
     descriptors.extend(lock.map(|lock| (handover::LOCK_NAME, lock)));
     descriptors.extend(control.map(|socket| (handover::CONTROL_NAME, socket.listener())));
     descriptors.push((handover::ARENA_NAME, arena.descriptor()));
     descriptors.push((handover::DEVICE_NAME, session.device()));
     daemon.supervisor.keep(&descriptors);
+}
+
+fn open_directory(path: &Path) -> std::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+fn no_readers(error: mobifs_host::GroupError) -> Failure {
+    Failure::new(Code::Usage, format!("status_group: {error}"))
 }
 
 fn no_control(error: std::io::Error) -> Failure {
@@ -341,12 +366,15 @@ fn no_control(error: std::io::Error) -> Failure {
 fn start_control(
     daemon: &Arc<Daemon>,
     inherited: Option<OwnedFd>,
+    readers: Option<&str>,
 ) -> Result<Option<ControlServer>, Failure> {
     let mount = mount_at(&daemon.paths.mountpoint).map_err(no_control)?;
     let handler = Arc::clone(daemon) as Arc<_>;
     let control = match (mount, inherited) {
-        (Some(mount), None) => ControlServer::start(&mount, handler),
-        (mount, Some(socket)) => ControlServer::resume(mount.as_ref(), socket.into(), handler),
+        (Some(mount), None) => ControlServer::start(&mount, handler, readers),
+        (mount, Some(socket)) => {
+            ControlServer::resume(mount.as_ref(), socket.into(), handler, readers)
+        }
         (None, None) => return Ok(None),
     };
     control.map(Some).map_err(no_control)
@@ -392,6 +420,7 @@ fn finish_store(daemon: &Daemon) -> Result<(), Failure> {
         }
         std::thread::sleep(RETRY_INTERVAL);
     }
+    daemon.note_totals();
     // From here on a successor has nothing to do that the next mount does not do.
     daemon.supervisor.withdraw("unmounted");
     let path = daemon.paths.store.clone();
@@ -400,6 +429,26 @@ fn finish_store(daemon: &Daemon) -> Result<(), Failure> {
         .map_err(|error| Failure::of_store(&path, &error))?;
     tracing::info!(store = %path.display(), "unmounted");
     Ok(())
+}
+
+/// Notes the totals of the day from time to time, as long as there is a daemon.
+fn note_totals_at_times(daemon: &Arc<Daemon>) {
+    let daemon = Arc::downgrade(daemon);
+    let note = move || {
+        loop {
+            std::thread::sleep(TOTALS_INTERVAL);
+            let Some(daemon) = daemon.upgrade() else {
+                return;
+            };
+            if !daemon.is_power_cut() {
+                daemon.note_totals();
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("totals".into());
+    if let Err(error) = thread.spawn(note) {
+        tracing::warn!(%error, "what is saved on a day is noted at the unmount only");
+    }
 }
 
 /// None if events cannot be watched.

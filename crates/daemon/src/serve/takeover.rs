@@ -1,7 +1,8 @@
 //! Going on with the mount of a daemon that has died.
 
-use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mobifs_fuse::is_mounted;
@@ -15,21 +16,21 @@ use super::{
 use crate::adapter::{TakeoverError, VolumeSession, begin_takeover, postpone_takeover};
 use crate::config_text::ConfigText;
 use crate::failure::{Code, Failure};
-use crate::handover::{Inherited, SupervisorLink, is_last, kills_in_a_row, supervisor_pid};
+use crate::handover::{Inherited, SupervisorLink, is_last, predecessor_was_killed, supervisor_pid};
 use crate::recording::Recording;
 
 /// After so many daemons in a row died while they took over, the next process does not serve
 /// any more: it commits what the arena holds and ends the mount ([`final_commit`]).
 const ATTEMPTS_MAX: u32 = 5;
-/// Daemons that were killed from outside count only if there were more of them in a row: the cause
-/// was not what they did, and the killer (the kernel, when memory is short) may stop.
-const KILLS_MAX: u32 = 100;
+
 /// What a takeover starts from.
 #[derive(Debug)]
 pub struct TakeoverState {
     device: OwnedFd,
     arena: OwnedFd,
     lock: Option<OwnedFd>,
+    /// The store's directory.
+    store: Option<OwnedFd>,
     /// The control socket.
     pub(super) control: Option<OwnedFd>,
     /// The text of the configuration in force.
@@ -49,6 +50,7 @@ impl TakeoverState {
             device,
             arena,
             lock,
+            store,
             control,
             config,
         } = inherited;
@@ -57,6 +59,7 @@ impl TakeoverState {
                 device,
                 arena,
                 lock,
+                store,
                 control,
                 config,
             });
@@ -75,6 +78,23 @@ impl TakeoverState {
             }
         }
         None
+    }
+
+    /// A path of the store's directory in this process, which stays valid: where the directory is now, or, if no path
+    /// leads there any more (it was deleted, hidden by a mount, or its filesystem taken out of the tree), that of the
+    /// descriptor. None if it was not handed over.
+    pub fn store(&mut self) -> Option<PathBuf> {
+        let directory = self.store.take()?;
+        let link = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+        let identity = |path: &Path| path.metadata().map(|about| (about.dev(), about.ino())).ok();
+        let now = link.read_link().ok();
+        let is_there =
+            |path: &PathBuf| identity(path).is_some_and(|found| Some(found) == identity(&link));
+        now.filter(is_there).or_else(|| {
+            // The path is that of this descriptor for the life of the process.
+            let _kept = directory.into_raw_fd();
+            Some(link)
+        })
     }
 
     /// The configuration that was in force; none if it was not handed over.
@@ -192,15 +212,18 @@ impl TakeoverState {
     /// No daemon can go on: commits what the arena holds, and ends the mount.
     fn commit_and_end(self, plan: &Plan, supervisor: &SupervisorLink) -> Failure {
         // After that only the supervisor holds the connection, and it does not answer either.
-        drop((self.device, self.control, self.config));
+        drop((self.device, self.control, self.config, self.store));
         final_commit::commit_and_end(plan, supervisor, self.arena, self.lock)
     }
 }
 
-/// The number of this attempt.
+/// The number of this attempt, without the one before it if that was killed from outside: the cause
+/// was not what it did, and the killer (the kernel, when memory is short) may stop. It may have been
+/// ready: the attempt counts until the requests of its predecessor are answered, which comes after.
+/// How many are killed before none tries again is the supervisor's to decide.
 fn begin_attempt(arena: &Arena) -> Result<u32, TakeoverError> {
     let attempt = begin_takeover(arena)?;
-    if attempt > 1 && (1..=KILLS_MAX).contains(&kills_in_a_row()) {
+    if attempt > 1 && predecessor_was_killed() {
         postpone_takeover(arena)?;
         return Ok(attempt - 1);
     }

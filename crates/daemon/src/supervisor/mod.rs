@@ -24,7 +24,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::handover::{
-    ARENA_NAME, DEVICE_NAME, ENDS_VARIABLE, KILLS_VARIABLE, LAST_VARIABLE, LISTEN_COUNT_VARIABLE,
+    ARENA_NAME, DEVICE_NAME, ENDS_VARIABLE, KILLED_VARIABLE, LAST_VARIABLE, LISTEN_COUNT_VARIABLE,
     LISTEN_NAMES_VARIABLE, LISTEN_PID_VARIABLE, NOTIFY_VARIABLE, SUPERVISOR_VARIABLE,
 };
 use command_fds::{CommandFdExt as _, FdMapping};
@@ -242,15 +242,15 @@ impl Supervisor {
             .args(&self.words)
             .env(NOTIFY_VARIABLE, self.notify_socket.path())
             .env(SUPERVISOR_VARIABLE, std::process::id().to_string())
-            .env(
-                KILLS_VARIABLE,
-                self.restart_policy.kills_in_a_row().to_string(),
-            )
             .env(LISTEN_COUNT_VARIABLE, names.len().to_string())
             .env(LISTEN_NAMES_VARIABLE, names.join(":"))
             .env_remove(LISTEN_PID_VARIABLE)
+            .env_remove(KILLED_VARIABLE)
             .env_remove(LAST_VARIABLE)
             .stdin(Stdio::null());
+        if self.restart_policy.last_was_killed() {
+            command.env(KILLED_VARIABLE, "1");
+        }
         if role == Role::Last {
             command
                 .env(LAST_VARIABLE, "1")

@@ -68,6 +68,8 @@ pub(super) struct RestartPolicy {
     hangs: u32,
     /// Of daemons that were ready only for a short time.
     short_lives: u32,
+    /// The last one was killed from outside, ready or not.
+    was_killed: bool,
     /// Since an end was requested.
     at_end: u32,
     /// Of last processes; none: there was none.
@@ -75,9 +77,9 @@ pub(super) struct RestartPolicy {
 }
 
 impl RestartPolicy {
-    /// So many daemons in a row, the last ones, were killed from outside before they were ready.
-    pub(super) const fn kills_in_a_row(&self) -> u32 {
-        self.kills
+    /// The last daemon was killed from outside: what it attempted is not to blame.
+    pub(super) const fn last_was_killed(&self) -> bool {
+        self.was_killed
     }
 
     /// What comes after this death. `is_end_wanted`: an end was requested.
@@ -115,6 +117,7 @@ impl RestartPolicy {
     }
 
     fn count(&mut self, death: Death) {
+        self.was_killed = death.how == DeathCause::Killed;
         let Some(ready_for) = death.ready_for else {
             self.unready += 1;
             self.kills = if death.how == DeathCause::Killed {
@@ -209,6 +212,20 @@ mod tests {
         for _ in 0..100 {
             let next = policy.after(long_life, false);
             assert_eq!(next, NextProcess::Successor(Duration::ZERO));
+        }
+    }
+
+    #[test]
+    fn a_successor_learns_that_its_predecessor_was_killed_ready_or_not() {
+        let mut policy = RestartPolicy::default();
+        for (how, ready_for) in [
+            (DeathCause::Killed, Some(Duration::ZERO)),
+            (DeathCause::Crashed, None),
+            (DeathCause::Killed, None),
+            (DeathCause::Hung, Some(LONG_LIFE)),
+        ] {
+            policy.after(Death { how, ready_for }, false);
+            assert_eq!(policy.last_was_killed(), how == DeathCause::Killed);
         }
     }
 

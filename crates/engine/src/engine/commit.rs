@@ -99,10 +99,7 @@ impl Engine {
     /// it: an entry that names the root of another app is that app's
     /// ([`Engine::begin_entry`]), and the directory is mentioned there.
     pub fn sync_point(&mut self, id: ObjectId) -> SyncPoint {
-        let mut apps = alloc::vec![self.namespace.app_of(id, &mut self.apps)];
-        if let Some(inode) = self.namespace.get(&id) {
-            apps.extend_from_slice(&inode.linked_apps);
-        }
+        let mut apps = self.apps_of(id);
         for &app in &apps {
             self.close_at_fsync(app);
         }
@@ -117,6 +114,25 @@ impl Engine {
         let holds = usize::try_from(holds).unwrap_or(usize::MAX);
         let mentioning = self.transactions.with_object(id, holds);
         self.sync_point_with(&apps, &mentioning)
+    }
+
+    /// Whether an app that has this object is durable: then [`Engine::sync_point`] is what an
+    /// `fsync` waits for.
+    pub fn is_durable(&mut self, id: ObjectId) -> bool {
+        self.has_durable_apps() && {
+            let apps = self.apps_of(id);
+            let mut classes = apps.iter().map(|app| self.apps.get(*app).policy.class);
+            classes.any(|class| class == Class::Durable)
+        }
+    }
+
+    /// The apps in which the object has a name, as far as its names are known.
+    fn apps_of(&mut self, id: ObjectId) -> Vec<AppId> {
+        let mut apps = alloc::vec![self.namespace.app_of(id, &mut self.apps)];
+        if let Some(inode) = self.namespace.get(&id) {
+            apps.extend_from_slice(&inode.linked_apps);
+        }
+        apps
     }
 
     /// Closes what the app has open, if its policy wants that at an `fsync`.
@@ -396,8 +412,20 @@ impl Engine {
         self.next_commit_of(Some(&wanted))
     }
 
+    /// As [`Engine::next_commit`]; none, too, if it is larger than this ([`Commit::bytes`]).
+    pub fn next_commit_within(&mut self, towards: TransactionId, bytes_max: u64) -> Option<Commit> {
+        let wanted = self.transactions.needed_by(towards);
+        let id = self.transactions.next_of(Some(&wanted))?;
+        let closed = self.transactions.closed(id)?;
+        (closed.content.bytes() <= bytes_max).then(|| self.hand_out(id))?
+    }
+
     fn next_commit_of(&mut self, wanted: Option<&BTreeSet<TransactionId>>) -> Option<Commit> {
         let id = self.transactions.next_of(wanted)?;
+        self.hand_out(id)
+    }
+
+    fn hand_out(&mut self, id: TransactionId) -> Option<Commit> {
         let closed = self.transactions.start_commit(id)?;
         let mut pins = Vec::new();
         for &id in &closed.orphaned {

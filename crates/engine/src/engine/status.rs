@@ -102,8 +102,9 @@ impl Engine {
             })
             .collect();
         for (_, open) in self.transactions.all_open() {
-            for app in &open.apps {
-                apps[app.0 as usize].written_bytes += open.written_bytes;
+            // As when it closes.
+            if let Some(first) = open.apps.first() {
+                apps[first.0 as usize].written_bytes += open.written_bytes;
             }
         }
         let open = self.transactions.all_open().map(|(_, open)| {

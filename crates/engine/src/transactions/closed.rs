@@ -15,6 +15,9 @@ use crate::accounting::Charged;
 use crate::persist::dirty_tracking::UnsavedKeys;
 use crate::policy::transactioning::Efficiency;
 
+/// What an object or an entry takes in a journal, roughly.
+const BYTES_PER_NAME: u64 = 128;
+
 /// The content of a closed transaction. It never changes; where transactions are merged, another
 /// one takes its place.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +40,12 @@ impl Content {
     pub(crate) fn page_bytes(&self) -> u64 {
         let pages = self.pages.iter();
         pages.map(|(.., page)| page.stored_bytes() as u64).sum()
+    }
+
+    /// Memory of its pages, and some for each object and entry: roughly what it takes in a journal.
+    pub(crate) fn bytes(&self) -> u64 {
+        let names = self.objects.len() + self.dentries.len();
+        self.page_bytes() + names as u64 * BYTES_PER_NAME
     }
 
     /// Whether everything that happened in the transaction was undone in it.
@@ -129,11 +138,16 @@ impl Commit {
             debug_assert!(earlier.is_none(), "{object} has page {} twice", index.0);
         }
         Transaction {
-            tag: self.transaction.0,
+            tags: alloc::vec![self.transaction.0],
             objects: self.content.objects.clone(),
             dentries: self.content.dentries.clone(),
             pages,
         }
+    }
+
+    /// Roughly what it takes in a journal.
+    pub fn bytes(&self) -> u64 {
+        self.content.bytes()
     }
 
     /// Bytes of page content in the transaction.

@@ -83,7 +83,7 @@ pub enum Obstacle {
     /// Content is overwritten in place.
     #[error(
         "the btrfs at {path} is mounted with nodatacow, so that content is overwritten in place at any \
-         moment: `mount -o remount,datacow {path}`, and remove the option where it comes from",
+         moment: `mount -o remount,datacow,datasum {path}` (without datasum, checksums stay off), and remove the option where it comes from",
         path = path.display()
     )]
     NoCow {

@@ -15,6 +15,7 @@ use super::{Dice, SmallDisk, USER};
 mod full;
 
 const BUSY: i64 = 5;
+const READONLY: i64 = 8;
 const FULL: i64 = 13;
 const NOTADB: i64 = 26;
 const NAMES: [&str; 2] = ["a.db", "b.db"];
@@ -59,6 +60,8 @@ pub struct World<'a> {
     open: BTreeMap<(usize, usize), Open>,
     /// A process was killed that had it open, and it has not been opened through MobiFS since.
     is_unclean: [bool; 2],
+    /// A process was killed in a transaction, which no connection that may write has rolled back since.
+    is_hot: [bool; 2],
     number: u64,
     finished: Finished,
     /// The steps so far, for the report of a failure.
@@ -101,6 +104,7 @@ impl<'a> World<'a> {
             actors: (0..=PROCESSES).map(|_| [start(), start()]).collect(),
             open: BTreeMap::new(),
             is_unclean: [false; 2],
+            is_hot: [false; 2],
             number: 0,
             finished: Finished::default(),
             steps: Vec::new(),
@@ -166,6 +170,9 @@ impl<'a> World<'a> {
             let is_marked = is_used || self.is_unclean[database];
             (answer.code == BUSY && is_used && is_by_mobifs)
                 || (answer.code == NOTADB && is_foreign && is_marked)
+                // The journal is valid from its first byte on, since appending is safe here, so SQLite
+                // asks for a connection that may write where plain SQLite's may not be valid yet.
+                || (answer.code == READONLY && !is_foreign && self.is_hot[database])
         })
     }
 
@@ -401,6 +408,10 @@ impl<'a> World<'a> {
             |_, _| json!({ "do": "run", "connection": connection, "sql": sql, "alone": is_batch }),
         );
         if let Some(answer) = answer {
+            let may_write = !open.is_foreign && !open.is_read_only && !open.is_immutable;
+            if may_write && answer.code == 0 {
+                databases.iter().for_each(|&it| self.is_hot[it] = false);
+            }
             let mode = ["memory", "off", "delete", "truncate", "persist", "wal"]
                 .into_iter()
                 .find(|mode| sql.ends_with(mode) && answer.rows.concat().contains(mode));
@@ -517,6 +528,7 @@ impl<'a> World<'a> {
                 let open = self.open.remove(&slot).unwrap();
                 for database in open.databases {
                     self.is_unclean[database] |= !open.is_foreign;
+                    self.is_hot[database] |= !open.is_foreign && open.in_transaction;
                 }
             }
         }
@@ -639,6 +651,9 @@ impl<'a> World<'a> {
         call(&json!({ "do": "open", "connection": 0, "uri": uri, "flags": flags }));
         let rows = call(&json!({ "do": "run", "connection": 0, "sql": LOOK, "alone": true }));
         call(&json!({ "do": "close", "connection": 0 }));
+        if side == 0 {
+            self.is_hot[database] = false;
+        }
         Ok(rows)
     }
 

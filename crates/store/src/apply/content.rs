@@ -1,15 +1,18 @@
 //! Content and attributes, in place.
 
+use std::io;
+
 use mobifs_base::{Attributes, ByteRange, FileKind, ObjectId, PAGE_BYTES_U64, PageIndex, RangeSet};
 
 use crate::StoreError;
 use crate::apply::deleted::Deleted;
 use crate::apply::externally_modified;
+use crate::apply::preallocation::has_requested_room;
 use crate::apply::refused::Refused;
 use crate::apply::rename_steps::RenameSteps;
 use crate::apply::work::{Applier, Work};
 use crate::error::missing;
-use crate::lower::{Lower, LowerStat, SetAttributes};
+use crate::lower::{Lower, SetAttributes};
 use crate::overlay::Overlay;
 use crate::overlay::lookup;
 use crate::overlay::paths;
@@ -19,14 +22,8 @@ use crate::overlay::search::Search;
 
 /// Largest single write.
 const WRITE_BYTES_MAX: usize = 1 << 20;
-/// Databases, and files that are larger than this and grow, get room in steps of this size, against
-/// fragmentation (S4 §6.1.1).
-const PREALLOCATE_BYTES: u64 = 128 << 10;
 /// Shorter runs are allocated by the write.
 const PREALLOCATED_BYTES_MIN: u64 = 64 << 10;
-/// With less room than this, or than a multiple of the memory for pages, none is allocated ahead.
-const ROOM_AHEAD_BYTES: u64 = 1 << 30;
-
 /// Applies content and attributes of existing objects (attributes of directories are applied last).
 pub(super) fn apply_contents<L: Lower>(
     overlay: &Overlay<L>,
@@ -80,7 +77,7 @@ fn apply_existing<L: Lower>(
     handle: &L::Handle,
 ) -> Result<(), StoreError> {
     if attributes.kind == FileKind::Regular {
-        zero_ranges(overlay, id, &object.zeroed, handle)?;
+        zero_ranges(overlay, applier, id, &object.zeroed, handle)?;
         write_pages(overlay, applier, id, object, attributes.size, handle)?;
     }
     apply_xattrs(overlay, id, object, handle)?;
@@ -124,6 +121,7 @@ pub(super) fn apply_directory_attributes<L: Lower>(
 
 pub(super) fn zero_ranges<L: Lower>(
     overlay: &Overlay<L>,
+    applier: &Applier,
     id: ObjectId,
     ranges: &RangeSet,
     handle: &L::Handle,
@@ -134,7 +132,9 @@ pub(super) fn zero_ranges<L: Lower>(
         let stat = overlay.lower().stat(handle).map_err(failed())?;
         let size = stat.size;
         // The program that allocated room after the end has released it.
-        let cuts_off = range.end == u64::MAX && (range.start < size || has_room_after_end(&stat));
+        let has_requested_room =
+            || has_requested_room(overlay.lower(), applier.preallocations(), handle, &stat);
+        let cuts_off = range.end == u64::MAX && (range.start < size || has_requested_room());
         if range.start >= size && !cuts_off {
             continue;
         }
@@ -163,8 +163,12 @@ pub(super) fn write_pages<L: Lower>(
 ) -> Result<(), StoreError> {
     let failed = || StoreError::lower(format!("writing {id}"));
     let before = overlay.lower().stat(handle).map_err(failed())?.size;
-    allocate(overlay, applier, object, before, size, handle);
-    if before != size {
+    // A shorter size frees all blocks beyond it, so requested room comes after it.
+    if before > size {
+        overlay.lower().truncate(handle, size).map_err(failed())?;
+    }
+    allocate(overlay, applier, object, before, size, handle).map_err(failed())?;
+    if before < size {
         overlay.lower().truncate(handle, size).map_err(failed())?;
     }
     let mut written = 0;
@@ -222,6 +226,9 @@ pub(super) fn write_pages<L: Lower>(
 /// Allocates requested room, and room for long runs of pages that make the file grow. Where the
 /// filesystem cannot allocate ahead, the writes allocate, in more extents. Holes get none: no room
 /// was reserved for them when the writes were acknowledged, and a sparse file stays sparse.
+///
+/// # Errors
+/// If there is no room for a request, and there would be without what is preallocated.
 fn allocate<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
@@ -229,39 +236,29 @@ fn allocate<L: Lower>(
     before: u64,
     size: u64,
     handle: &L::Handle,
-) {
+) -> io::Result<()> {
     for range in object.allocated.iter() {
-        let _ = overlay.lower().preallocate(handle, range);
+        match overlay.lower().preallocate(handle, range) {
+            Err(error)
+                if error.kind() == io::ErrorKind::StorageFull
+                    && applier.preallocations().unused_bytes() > 0 =>
+            {
+                return Err(error);
+            }
+            _ => {}
+        }
     }
     if size <= before {
-        return;
+        return Ok(());
     }
-    let ahead = before >= PREALLOCATE_BYTES || object.is_database();
     for run in growing_runs(object, before) {
         // A forged journal may have pages and sizes that no file can have.
-        let mut end = run.end.min(size);
-        if ahead && end == size && has_room_ahead(overlay, applier) {
-            end = size
-                .checked_next_multiple_of(PREALLOCATE_BYTES)
-                .unwrap_or(size);
-        }
-        let range = ByteRange::new(run.start, end.max(run.start));
+        let range = ByteRange::new(run.start, run.end.min(size).max(run.start));
         if range.len() >= PREALLOCATED_BYTES_MIN {
             let _ = overlay.lower().preallocate(handle, range);
         }
     }
-}
-
-/// Whether there is so much room that some may be allocated without a request, without using
-/// reserved room: that for committed changes here, that for uncommitted ones in the engine.
-fn has_room_ahead<L: Lower>(overlay: &Overlay<L>, applier: &Applier) -> bool {
-    let promised_bytes = overlay.state().pending.reserved().bytes();
-    let margin = applier
-        .held_bytes_max()
-        .saturating_mul(4)
-        .max(ROOM_AHEAD_BYTES);
-    let space = overlay.lower().space();
-    space.is_ok_and(|space| space.available_bytes > promised_bytes.saturating_add(margin))
+    Ok(())
 }
 
 pub(super) fn apply_xattrs<L: Lower>(
@@ -318,14 +315,9 @@ pub(crate) fn apply_attributes<L: Lower>(
         .map_err(StoreError::lower(format!("setting attributes of {id}")))
 }
 
-/// Whether a file has more room after its end than the store allocates: a program has requested it.
-pub(crate) fn has_room_after_end(stat: &LowerStat) -> bool {
-    stat.allocated_bytes > stat.size.saturating_add(2 * PREALLOCATE_BYTES)
-}
-
 /// The runs of pages, each as long as possible, that reach past the end of a file of `before`
 /// bytes.
-fn growing_runs(object: &PendingObject, before: u64) -> impl Iterator<Item = ByteRange> {
+pub(super) fn growing_runs(object: &PendingObject, before: u64) -> impl Iterator<Item = ByteRange> {
     let mut pages = object
         .pages
         .range(PageIndex::of_offset(before)..)

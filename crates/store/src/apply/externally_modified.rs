@@ -49,7 +49,10 @@ pub(super) fn report_lost<L: Lower>(overlay: &Overlay<L>, applier: &Applier, id:
 }
 
 /// A name of the object in the lower tree that no pending change removes.
-fn undisputed_name<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Option<(ObjectId, Name)> {
+pub(crate) fn undisputed_name<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+) -> Option<(ObjectId, Name)> {
     let state = overlay.state();
     let location = state.table.get(id)?;
     let stays = |name: &&(ObjectId, Name)| !state.pending.dentries.contains_key(*name);

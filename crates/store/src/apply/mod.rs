@@ -24,8 +24,9 @@ mod backoff;
 mod carry;
 pub(crate) mod content;
 pub(crate) mod deleted;
-mod externally_modified;
+pub(crate) mod externally_modified;
 pub(crate) mod limbo;
+pub(crate) mod preallocation;
 pub(crate) mod refused;
 mod rename_steps;
 pub(crate) mod reserve;
@@ -39,6 +40,7 @@ use mobifs_base::ObjectId;
 use crate::StoreError;
 use crate::apply::deleted::Deleted;
 use crate::apply::limbo::Unnamed;
+use crate::apply::preallocation::give_back::{GivenBack, give_back};
 use crate::apply::refused::Refused;
 use crate::apply::rename_steps::RenameSteps;
 use crate::apply::reserve::RoomSource;
@@ -109,6 +111,7 @@ fn begin_epoch<L: Lower>(
         0,
         "no inode that a journal mentions is freed before the journal is void"
     );
+    preallocation::plan::conclude(overlay, applier, work);
     if limbo::empty_limbo(overlay, Unnamed::PinnedOrLinked) {
         refused.note_freed();
     }
@@ -127,6 +130,7 @@ fn bring_to_place<L: Lower>(
     refused: &mut Refused,
 ) -> Result<(), StoreError> {
     let _tree = overlay.hold_names();
+    preallocation::plan::preallocate(overlay, applier, work, deleted);
     let mut bindings = stage::stage_new_objects(overlay, applier, work, refused)?;
     content::apply_contents(overlay, applier, work, deleted, refused)?;
     if !refused.is_empty() {
@@ -209,6 +213,13 @@ pub(crate) fn apply_all<L: Lower>(
     epoch: &mut Epoch<L::Handle>,
 ) -> Result<(), StoreError> {
     let mut before = None;
+    let is_short = preallocation::give_back::is_short(overlay, applier, 0);
+    let which = if is_short {
+        GivenBack::Everything
+    } else {
+        GivenBack::Due
+    };
+    give_back(overlay, applier, epoch, which);
     loop {
         let mut refused = Refused::anything();
         let error = match apply_or_carry(overlay, applier, epoch, &mut refused) {
@@ -267,6 +278,7 @@ pub(crate) fn apply_everything<L: Lower>(
 ) -> Result<(), StoreError> {
     let mut applied = apply_pending(overlay, applier, epoch, deleted, &mut Refused::nothing());
     for source in [
+        RoomSource::Preallocated,
         RoomSource::MadeInVain,
         RoomSource::Reserve,
         RoomSource::DeletedFiles,
@@ -287,6 +299,7 @@ pub(crate) fn apply_everything<L: Lower>(
     }
     applied?;
     reserve::keep_reserve(overlay, applier.reserve());
+    preallocation::list::keep(overlay, applier.preallocations());
     Ok(())
 }
 
@@ -295,12 +308,13 @@ pub(crate) fn gain_room<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
     source: RoomSource,
-    epoch: &Epoch<L::Handle>,
+    epoch: &mut Epoch<L::Handle>,
     deleted: &mut Deleted,
 ) -> Result<bool, StoreError> {
     // Then everything is applied, and only the new epoch has no room.
     let is_applied = epoch.log().is_epoch_unknown();
     match source {
+        RoomSource::Preallocated => Ok(give_back(overlay, applier, epoch, GivenBack::Everything)),
         RoomSource::Reserve => Ok(reserve::spend_reserve(overlay, applier.reserve())),
         _ if is_applied => Ok(false),
         RoomSource::MadeInVain => limbo::free_staged(overlay),

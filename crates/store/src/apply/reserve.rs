@@ -36,6 +36,7 @@ pub(crate) struct Reserve {
 /// The room that an apply uses on a full disk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RoomSource {
+    Preallocated,
     MadeInVain,
     Reserve,
     DeletedFiles,
@@ -44,6 +45,7 @@ pub(crate) enum RoomSource {
 impl std::fmt::Display for RoomSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
+            Self::Preallocated => "what was preallocated",
             Self::MadeInVain => "what was made and is not needed any more",
             Self::Reserve => "the reserve",
             Self::DeletedFiles => "deleted files",

@@ -8,19 +8,20 @@
 //! spare again. They are renamed, never deleted and made again: no other program gets their inodes
 //! in between.
 
-use mobifs_base::FileKind;
-
 use crate::StoreError;
 use crate::apply::reserve::Reserve;
+use crate::log::epoch::Epoch;
 use crate::log::overflow::{self, Overflow, file_name};
 use crate::log::record::Record;
-use crate::lower::{Create, Lower, LowerStat};
+use crate::lower::{Create, Lower};
 use crate::overlay::Overlay;
+use crate::own_file;
 
 /// Names of spare files in the store's own directory: one for the file that the present epoch has
-/// begun with, one for that of the next, one for the inodes of new objects, and one that tries whether
-/// directories can grow.
-pub const NAMES: [&str; 4] = ["spare-0", "spare-1", "spare-2", "spare-3"];
+/// begun with, one for that of the next, one for the inodes of new objects, one that tries whether
+/// directories can grow, and one for a transaction that is larger than the journal. Before such a
+/// transaction everything is applied, so an epoch has one of them at most.
+pub const NAMES: [&str; 5] = ["spare-0", "spare-1", "spare-2", "spare-3", "spare-4"];
 
 /// Names without a file; none if no spare files are kept.
 fn missing<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve) -> Vec<&'static str> {
@@ -32,11 +33,9 @@ fn missing<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve) -> Vec<&'static st
     names.filter(is_missing).collect()
 }
 
-/// Whether this is a file of the store, and of nothing else: with another name it is not.
 fn is_ours<L: Lower>(overlay: &Overlay<L>, directory: &L::Handle, name: &str) -> bool {
-    let is_ours = |stat: LowerStat| stat.kind == FileKind::Regular && stat.nlink == 1;
     let there = overlay.stat_at(directory, name.as_bytes());
-    there.is_ok_and(|stat| stat.is_some_and(is_ours))
+    there.is_ok_and(|stat| stat.as_ref().is_some_and(own_file::is_ours))
 }
 
 /// Makes the missing files, as far as there are inodes. Not while changes are pending: see
@@ -103,7 +102,7 @@ pub(super) fn give_up<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve, number:
 
 /// Makes overflow file `number` from a spare file, unless it exists. Without a spare file, the
 /// writer of the overflow file creates it with a new inode.
-pub(super) fn take<L: Lower>(overlay: &Overlay<L>, number: u64) {
+fn take<L: Lower>(overlay: &Overlay<L>, number: u64) {
     let name = file_name(number);
     let (lower, stage, own) = (overlay.lower(), overlay.stage(), overlay.mobifs());
     if !matches!(overlay.stat_at(stage, name.as_bytes()), Ok(None)) {
@@ -114,6 +113,19 @@ pub(super) fn take<L: Lower>(overlay: &Overlay<L>, number: u64) {
             Ok(()) => return,
             Err(error) => tracing::debug!(%error, "{spare} cannot become {name}"),
         }
+    }
+}
+
+/// Before a transaction is appended: keeps an inode for its overflow file, where the journal has no
+/// room for it.
+pub(crate) fn take_for<L: Lower>(
+    overlay: &Overlay<L>,
+    epoch: &Epoch<L::Handle>,
+    records: &[Record],
+    reserve_bytes: u64,
+) {
+    if !epoch.fits(records, reserve_bytes) {
+        take(overlay, epoch.next_overflow());
     }
 }
 

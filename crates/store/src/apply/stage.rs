@@ -118,9 +118,7 @@ pub(super) fn write_rename_mark<L: Lower>(
         .sync_all()
         .map_err(StoreError::lower("making new objects and content durable"))?;
     if !records.is_empty() {
-        if !epoch.fits(&records, reserve_bytes) {
-            spare::take(overlay, epoch.next_overflow());
-        }
+        spare::take_for(overlay, epoch, &records, reserve_bytes);
         epoch.append(overlay.lower(), overlay.stage(), &records, reserve_bytes)?;
     }
     epoch.set_rename_mark(is_complete);
@@ -223,7 +221,7 @@ fn write_staged<L: Lower>(
         core::iter::once(mobifs_base::ByteRange::from(0)).collect();
     object.direct.iter().for_each(|range| gaps.remove(range));
     object.ranges_ahead().for_each(|range| gaps.remove(range));
-    content::zero_ranges(overlay, id, &gaps, handle)?;
+    content::zero_ranges(overlay, applier, id, &gaps, handle)?;
     content::write_pages(overlay, applier, id, object, size, handle)
 }
 

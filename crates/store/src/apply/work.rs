@@ -8,6 +8,7 @@ use mobifs_base::{Name, ObjectId};
 use parking_lot::MutexGuard;
 
 use crate::apply::backoff::begin_with_turn;
+use crate::apply::preallocation::Preallocations;
 use crate::apply::reserve::Reserve;
 use crate::locks::{Order, Rank, Ranked, RankedMutex};
 use crate::lower::Lower;
@@ -59,6 +60,7 @@ impl Content {
 pub(crate) struct Applier {
     content: RankedMutex<Content>,
     reserve: Reserve,
+    preallocations: Preallocations,
     /// Memory that committed, unapplied pages may hold.
     held_bytes_max: u64,
     /// Fewer pages of existing files are not written ahead.
@@ -72,12 +74,14 @@ impl Applier {
     pub(crate) fn new(
         order: Order,
         reserve: Reserve,
+        preallocations: Preallocations,
         held_bytes_max: u64,
         ahead_pages_min: usize,
     ) -> Self {
         Self {
             content: RankedMutex::new(order, Rank::Content, Content::default()),
             reserve,
+            preallocations,
             held_bytes_max,
             ahead_pages_min,
             turns: AtomicU64::new(0),
@@ -92,6 +96,10 @@ impl Applier {
 
     pub(crate) const fn reserve(&self) -> &Reserve {
         &self.reserve
+    }
+
+    pub(crate) const fn preallocations(&self) -> &Preallocations {
+        &self.preallocations
     }
 
     pub(crate) const fn held_bytes_max(&self) -> u64 {

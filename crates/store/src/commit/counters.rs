@@ -2,11 +2,49 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::commit::base::BaseReads;
+use crate::log::codec;
+use crate::log::header::HEADER_BYTES;
+use crate::log::record::Record;
+use crate::lower::JOURNAL_BLOCK_BYTES;
+
+/// What commits have written to the journal since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JournalWrites {
+    /// Blocks of 4 KiB, those of overflow files included.
+    pub blocks: u64,
+    /// Changed pages.
+    pub pages: u64,
+    /// Those of them that were written whole, because what they were before was not in memory.
+    pub whole_pages: u64,
+    /// Bytes of the pages that were written: those that changed, and some between them.
+    pub changed_bytes: u64,
+    /// Everything else but the zeros up to the end of the last block: headers, names, attributes,
+    /// which bytes of which page.
+    pub control_bytes: u64,
+    /// Transactions that were made durable by a flush after their write.
+    pub flushes: u64,
+}
+
 /// Figures of commits since the store was opened.
 #[derive(Debug, Default)]
 pub(crate) struct CommitCounters {
     commits: AtomicU64,
     written_bytes: AtomicU64,
+    blocks: AtomicU64,
+    pages: AtomicU64,
+    whole_pages: AtomicU64,
+    changed_bytes: AtomicU64,
+    control_bytes: AtomicU64,
+    flushes: AtomicU64,
+    base_reads: BaseReads,
+}
+
+/// The pages of one transaction in the journal.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct WrittenPages {
+    pub(super) pages: u64,
+    pub(super) whole: u64,
 }
 
 impl CommitCounters {
@@ -18,9 +56,43 @@ impl CommitCounters {
         self.written_bytes.load(Ordering::Relaxed)
     }
 
-    pub(super) fn add_commit(&self, written_bytes: u64) {
-        self.add_written(written_bytes);
-        self.commits.fetch_add(1, Ordering::Relaxed);
+    /// What went to the journal.
+    pub(crate) fn journal(&self) -> JournalWrites {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        JournalWrites {
+            blocks: of(&self.blocks),
+            pages: of(&self.pages),
+            whole_pages: of(&self.whole_pages),
+            changed_bytes: of(&self.changed_bytes),
+            control_bytes: of(&self.control_bytes),
+            flushes: of(&self.flushes),
+        }
+    }
+
+    pub(super) const fn base_reads(&self) -> &BaseReads {
+        &self.base_reads
+    }
+
+    /// A transaction with these records, which took so many bytes of journal; `is_flushed`: it was
+    /// made durable by a flush.
+    pub(super) fn add_commit(
+        &self,
+        journal_bytes: u64,
+        is_flushed: bool,
+        records: &[Record],
+        pages: WrittenPages,
+    ) {
+        let add = |counter: &AtomicU64, value| counter.fetch_add(value, Ordering::Relaxed);
+        let changed_bytes: u64 = records.iter().map(Record::content_bytes).sum();
+        let all_bytes = HEADER_BYTES as u64 + codec::encoded_bytes(records);
+        add(&self.blocks, journal_bytes / JOURNAL_BLOCK_BYTES as u64);
+        add(&self.pages, pages.pages);
+        add(&self.whole_pages, pages.whole);
+        add(&self.changed_bytes, changed_bytes);
+        add(&self.control_bytes, all_bytes - changed_bytes);
+        add(&self.flushes, u64::from(is_flushed));
+        self.add_written(journal_bytes);
+        add(&self.commits, 1);
     }
 
     pub(super) fn add_written(&self, bytes: u64) {

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use mobifs_base::{Attributes, ByteRange, ObjectId, ObjectState, PAGE_BYTES_U64, Page, PageIndex};
 
 use crate::apply::content;
-use crate::apply::content::has_room_after_end;
+use crate::apply::preallocation::has_requested_room;
 use crate::apply::stage;
+use crate::apply::work::Applier;
 use crate::commit::counters::CommitCounters;
 use crate::log::epoch::{BIND_RESERVE_BYTES, Epoch, RenameMark};
 use crate::log::record::Record;
@@ -122,6 +123,7 @@ impl DirectRun {
 /// files that grow, writes such a record first.
 pub(crate) fn choose_direct<L: Lower>(
     overlay: &Overlay<L>,
+    applier: &Applier,
     counters: &CommitCounters,
     epoch: &mut Epoch<L::Handle>,
     transaction: &Transaction,
@@ -141,10 +143,18 @@ pub(crate) fn choose_direct<L: Lower>(
         let pending = overlay.state().pending.objects.get(&state.id).cloned();
         let created = state.created || pending.as_ref().is_some_and(|object| object.created);
         let is_new = state.created && pending.is_none();
+        let first = pages.get(&PageIndex(0));
+        let preallocations = applier.preallocations();
+        let in_one_piece = created && preallocations.keeps_in_one_piece(first, pending.as_deref());
+        if in_one_piece && preallocations.is_within_step(state.attributes.size) {
+            continue;
+        }
+        // Single pages would be scattered among those that the apply allocates.
+        let new_bytes = if in_one_piece { 0 } else { new_bytes };
         let known = known(pending.as_deref(), created);
         let mut empty_tail = None;
         let placement = placement::place(known, new_bytes, pages.keys().copied(), || {
-            let (end, committed) = file_end(overlay, state.id, pending.as_deref())?;
+            let (end, committed) = file_end(overlay, applier, state.id, pending.as_deref())?;
             empty_tail = Some(empty_after(state.id, end.offset, committed));
             Ok(end)
         });
@@ -187,6 +197,7 @@ fn known(pending: Option<&PendingObject>, created: bool) -> Known<'_> {
 /// Where a file of the lower tree ends, and its committed attributes.
 fn file_end<L: Lower>(
     overlay: &Overlay<L>,
+    applier: &Applier,
     id: ObjectId,
     pending: Option<&PendingObject>,
 ) -> Result<(FileEnd, Attributes), StoreError> {
@@ -207,7 +218,7 @@ fn file_end<L: Lower>(
             let last = object.pages.keys().next_back();
             last.is_some_and(|last| last.offset() >= offset)
         }),
-        is_allocated: has_room_after_end(&stat),
+        is_allocated: has_requested_room(overlay.lower(), applier.preallocations(), &handle, &stat),
     };
     Ok((end, committed))
 }
@@ -258,6 +269,7 @@ fn write_empty_tails<L: Lower>(
 /// Writes direct runs to their place and makes them durable.
 pub(crate) fn write_direct<L: Lower>(
     overlay: &Overlay<L>,
+    applier: &Applier,
     runs: &[DirectRun],
     transaction: &Transaction,
 ) -> Result<Direct, StoreError> {
@@ -268,7 +280,7 @@ pub(crate) fn write_direct<L: Lower>(
             continue;
         };
         let failed = paths::failed_to_commit(overlay, run.object, &transaction.dentries);
-        let handle = write_one(overlay, run, pages, &mut direct).map_err(failed)?;
+        let handle = write_one(overlay, applier, run, pages, &mut direct).map_err(failed)?;
         unsynced.add(run, handle);
     }
     unsynced
@@ -280,6 +292,7 @@ pub(crate) fn write_direct<L: Lower>(
 /// Writes one run; returns the file, which is not durable yet.
 fn write_one<L: Lower>(
     overlay: &Overlay<L>,
+    applier: &Applier,
     run: &DirectRun,
     pages: &BTreeMap<PageIndex, Page>,
     direct: &mut Direct,
@@ -289,7 +302,7 @@ fn write_one<L: Lower>(
     } else {
         lookup::require_handle(overlay, run.object)?
     };
-    direct.bytes += write_run(overlay, run, pages, &handle)?;
+    direct.bytes += write_run(overlay, applier, run, pages, &handle)?;
     if run.is_everything && finish_new_file(overlay, run, &handle)? {
         direct.whole.push(run.object);
     }
@@ -317,13 +330,15 @@ fn finish_new_file<L: Lower>(
 /// Writes one run to its place; returns the bytes.
 fn write_run<L: Lower>(
     overlay: &Overlay<L>,
+    applier: &Applier,
     run: &DirectRun,
     pages: &BTreeMap<PageIndex, Page>,
     handle: &L::Handle,
 ) -> Result<u64, StoreError> {
     let failed = || StoreError::lower(format!("writing new data of {}", run.object));
     let mut start = run.range.start;
-    let lower_bytes = overlay.lower().stat(handle).map_err(failed())?.size;
+    let stat = overlay.lower().stat(handle).map_err(failed())?;
+    let lower_bytes = stat.size;
     let content = ByteRange::new(start, run.end(lower_bytes));
     let is_long = run.range.len() >= RUN_PAGES_MIN * PAGE_BYTES_U64;
     if is_long && content.end > lower_bytes {
@@ -357,6 +372,7 @@ fn write_run<L: Lower>(
             .write_at(handle, &buffer, start)
             .map_err(failed())?;
     }
+    applier.preallocations().note_written(&stat, content.end);
     Ok(content.len())
 }
 

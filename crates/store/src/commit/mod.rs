@@ -1,20 +1,22 @@
 //! Accepting a transaction: large new data to its place, the rest to the journal.
 
+mod base;
 pub(crate) mod counters;
 mod direct;
 mod shape;
 
-use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashSet};
 
-use mobifs_base::{ByteRange, ObjectId, ObjectState, PAGE_BYTES, Page, PageIndex, RangeSet, Room};
+use mobifs_base::{ByteRange, ObjectId, ObjectState, Page, PageIndex, RangeSet, Room};
 
 use crate::apply;
+use crate::apply::preallocation::give_back;
 use crate::apply::reserve;
+use crate::apply::spare;
 use crate::apply::work::Applier;
-use crate::commit::counters::CommitCounters;
+use crate::commit::base::{Base, BasePage};
+use crate::commit::counters::{CommitCounters, WrittenPages};
 use crate::commit::direct::DirectRun;
-use crate::error::missing;
 use crate::log::epoch::BIND_RESERVE_BYTES;
 use crate::log::epoch::Epoch;
 use crate::log::record::{Record, diff};
@@ -51,13 +53,15 @@ pub(crate) fn commit<L: Lower>(
     );
     let room_max = cfg!(debug_assertions).then(|| Room::of_transaction(&transaction));
     make_room(overlay, applier, epoch, &transaction)?;
+    let needed_bytes = Room::of_transaction(&transaction).bytes();
+    give_back::make_way(overlay, applier, epoch, needed_bytes);
     epoch.sync_renames(overlay.lower())?;
     add_parents(overlay, &mut transaction)?;
     let _content = placement::may_place(&transaction).then(|| applier.content());
     let _tree = overlay.hold_names();
-    let runs = direct::choose_direct(overlay, counters, epoch, &transaction)?;
+    let runs = direct::choose_direct(overlay, applier, counters, epoch, &transaction)?;
     let written_directly = reserve::with_reserve(overlay, applier.reserve(), || {
-        direct::write_direct(overlay, &runs, &transaction)
+        direct::write_direct(overlay, applier, &runs, &transaction)
     })?;
     let mut recorded = HashSet::new();
     let mut records = Vec::new();
@@ -81,7 +85,7 @@ pub(crate) fn commit<L: Lower>(
     );
     let (direct, spilled) = direct_records(overlay, &runs, &transaction)?;
     let placed: BTreeMap<ObjectId, RangeSet> = ranges_by_object(&runs);
-    let (page_records, kept) = page_records(overlay, &transaction, &placed)?;
+    let (page_records, kept, pages) = page_records(overlay, counters, &transaction, &placed)?;
     // Direct ranges come before pages, which are newer.
     records.extend(
         direct
@@ -89,24 +93,18 @@ pub(crate) fn commit<L: Lower>(
             .map(|&(object, range)| Record::Direct { object, range }),
     );
     records.extend(page_records);
-    epoch.announce(overlay.sink(), transaction.tag);
-    let written = epoch.append(
-        overlay.lower(),
-        overlay.stage(),
-        &records,
-        BIND_RESERVE_BYTES,
-    );
-    epoch.conclude(overlay.sink(), &written);
-    let written = written?;
-    epoch.add_recorded(recorded);
+    spare::take_for(overlay, epoch, &records, BIND_RESERVE_BYTES);
+    let files = (overlay.lower(), overlay.stage().as_ref());
+    let written = epoch.commit(files, overlay.sink(), &transaction.tags, &records, recorded)?;
     let reserved = merge(overlay, transaction, &direct, &spilled, kept);
     debug_assert!(
         room_max.is_none_or(|max| max.covers(reserved)),
         "{reserved:?} is reserved for what may take {room_max:?}"
     );
     direct::note_whole(overlay, &written_directly.whole);
-    let bytes = written + written_directly.bytes;
-    counters.add_commit(bytes);
+    counters.add_written(written_directly.bytes);
+    let is_flushed = written > epoch.log().direct_bytes_max();
+    counters.add_commit(written, is_flushed, &records, pages);
     Ok(())
 }
 
@@ -137,15 +135,9 @@ fn add_parents<L: Lower>(
                 ));
             }
         };
-        transaction.objects.push(ObjectState {
-            id,
-            created: false,
-            attributes,
-            symlink_target: None,
-            zeroed: Vec::new(),
-            allocated: Vec::new(),
-            xattrs: Vec::new(),
-        });
+        transaction
+            .objects
+            .push(ObjectState::of_attributes(id, attributes));
     }
     Ok(())
 }
@@ -206,13 +198,15 @@ fn sync_spilled<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<(), Stor
 }
 
 /// Records of the pages that are not written to their place: the bytes that
-/// changed. Also returns the pages that really changed.
+/// changed. Also returns the pages that really changed, and their figures.
 fn page_records<L: Lower>(
     overlay: &Overlay<L>,
+    counters: &CommitCounters,
     transaction: &Transaction,
     placed: &BTreeMap<ObjectId, RangeSet>,
-) -> Result<(Vec<Record>, KeptPages), StoreError> {
+) -> Result<(Vec<Record>, KeptPages, WrittenPages), StoreError> {
     let mut records = Vec::new();
+    let mut figures = WrittenPages::default();
     let mut kept = Vec::new();
     for state in &transaction.objects {
         let Some(pages) = transaction.pages.get(&state.id) else {
@@ -225,16 +219,24 @@ fn page_records<L: Lower>(
             if placed.is_some_and(|ranges| ranges.contains(index.offset())) {
                 continue;
             }
-            let base = base.of(overlay, index).map_err(failed())?;
+            let base = base.of(overlay, counters.base_reads(), index);
+            let base = base.map_err(failed())?;
             let (fresh, runs) = match &base {
                 BasePage::Unknown | BasePage::Zero => (true, diff(None, page)),
-                BasePage::Known(base) => (false, diff(Some(base), page)),
+                BasePage::Known(base) | BasePage::FromDevice(base) => {
+                    (false, diff(Some(base), page))
+                }
             };
             // Nothing changed: what is committed stays. Zeros in a hole are a change: the program
             // gets the blocks that it has written, or else the room that they were promised would
             // be free again after each commit, and a full disk would never refuse zeros.
-            if runs.is_empty() && matches!(base, BasePage::Known(_)) {
+            if runs.is_empty() && !fresh {
                 continue;
+            }
+            figures.pages += 1;
+            figures.whole += u64::from(matches!(base, BasePage::Unknown));
+            if base.is_from_device() {
+                counters.base_reads().found(&runs);
             }
             records.push(Record::Bytes {
                 object: state.id,
@@ -245,7 +247,7 @@ fn page_records<L: Lower>(
             kept.push((state.id, index, page.clone()));
         }
     }
-    Ok((records, kept))
+    Ok((records, kept, figures))
 }
 
 /// Lets reads see the transaction; returns the room that is reserved for it.
@@ -275,110 +277,6 @@ fn merge<L: Lower>(
     }
     spilled.iter().for_each(|&id| state.take_spilled(id));
     state.pending.reserved().saturating_sub(before)
-}
-
-/// What is committed of a page, to see what changed.
-enum BasePage {
-    Zero,
-    Known(Page),
-    /// It would have to be read from the device: the whole page goes to the journal.
-    Unknown,
-}
-
-/// Where the committed pages of one object come from.
-struct Base<'a, L: Lower> {
-    state: &'a ObjectState,
-    pending: Option<std::sync::Arc<crate::overlay::pending::PendingObject>>,
-    /// Of a new object: ranges that its stage file holds already.
-    spilled: Option<RangeSet>,
-    /// The object in the lower filesystem, as soon as a page of it is needed.
-    lower: OnceCell<LowerBase<L>>,
-}
-
-/// An open object of the lower filesystem and its size; none if it has none.
-type LowerBase<L> = Option<(std::sync::Arc<<L as Lower>::Handle>, u64)>;
-
-impl<'a, L: Lower> Base<'a, L> {
-    fn new(overlay: &Overlay<L>, state: &'a ObjectState) -> Result<Self, StoreError> {
-        let (pending, spilled) = {
-            let known = overlay.state();
-            let pending = known.pending.objects.get(&state.id).cloned();
-            (pending, known.spilled(state.id).cloned())
-        };
-        let base = Self {
-            state,
-            pending,
-            spilled,
-            lower: OnceCell::new(),
-        };
-        if base.pending.is_none() {
-            // It must exist, whether a page of it is needed or not.
-            base.lower(overlay)?;
-        }
-        Ok(base)
-    }
-
-    fn lower(&self, overlay: &Overlay<L>) -> Result<&LowerBase<L>, StoreError> {
-        if let Some(known) = self.lower.get() {
-            return Ok(known);
-        }
-        let id = self.state.id;
-        let found = if self.state.created {
-            None
-        } else {
-            match lookup::handle(overlay, id)? {
-                Some(handle) => {
-                    let stat = overlay.lower().stat(&handle);
-                    let size = stat
-                        .map_err(StoreError::lower(format!("stat of {id}")))?
-                        .size;
-                    Some((handle, size))
-                }
-                // Created in this epoch, and not staged.
-                None if self.pending.is_some() => None,
-                None => return Err(missing(id)),
-            }
-        };
-        Ok(self.lower.get_or_init(|| found))
-    }
-
-    fn of(&self, overlay: &Overlay<L>, index: PageIndex) -> Result<BasePage, StoreError> {
-        let offset = index.offset();
-        if self
-            .state
-            .zeroed
-            .iter()
-            .any(|range| range.start <= offset && offset < range.end)
-        {
-            return Ok(BasePage::Zero);
-        }
-        if let Some(pending) = &self.pending {
-            match pending.pages.get(&index) {
-                Some(PendingPage::Whole(page)) => return Ok(BasePage::Known(page.clone())),
-                Some(_) => return Ok(BasePage::Unknown),
-                None if pending.hides_lower(index) => return Ok(BasePage::Zero),
-                None => {}
-            }
-        }
-        let is_spilled = |ranges: &RangeSet| ranges.contains(offset);
-        if self.spilled.as_ref().is_some_and(is_spilled) {
-            return Ok(BasePage::Unknown);
-        }
-        let Some((handle, size)) = self.lower(overlay)? else {
-            return Ok(BasePage::Zero);
-        };
-        if offset >= *size {
-            return Ok(BasePage::Zero);
-        }
-        let mut content = [0; PAGE_BYTES];
-        match overlay.lower().read_cached(handle, &mut content, offset) {
-            Ok(length) if length == PAGE_BYTES || offset + length as u64 >= *size => {
-                Ok(BasePage::Known(Page::new(&content)))
-            }
-            // Not in memory, or only in part; or the filesystem does not know.
-            _ => Ok(BasePage::Unknown),
-        }
-    }
 }
 
 fn ranges_by_object(runs: &[DirectRun]) -> BTreeMap<ObjectId, RangeSet> {

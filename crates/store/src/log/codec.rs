@@ -104,6 +104,20 @@ pub(crate) fn decode(bytes: &[u8], count: u32) -> Result<Vec<Record>, Malformed>
     Ok(records)
 }
 
+/// Decodes what can be made out of damaged bytes: at most `count` records, and whether these are all
+/// that the bytes have.
+pub(crate) fn decode_legible(bytes: &[u8], count: u32) -> (Vec<Record>, bool) {
+    let mut cursor = Reader::new(bytes);
+    let mut records = Vec::new();
+    for _ in 0..count {
+        match take_record(&mut cursor) {
+            Ok(record) => records.push(record),
+            Err(_) => return (records, false),
+        }
+    }
+    (records, cursor.rest().is_empty())
+}
+
 fn is_page(index: PageIndex) -> bool {
     index.0 <= u64::MAX / PAGE_BYTES_U64
 }

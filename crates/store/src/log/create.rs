@@ -7,20 +7,23 @@
 use std::io;
 
 use crate::StoreError;
+use crate::calibration::{WriteTimes, choose};
 use crate::log::superblock::{Home, SLOTS, Superblock};
 use crate::log::{JOURNAL, identity, threshold};
 use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
 
 /// Name of a journal that is not finished.
-pub(super) const UNFINISHED: &[u8] = b"journal.new";
+pub(crate) const UNFINISHED: &[u8] = b"journal.new";
 /// Zeros written at once.
 const ZERO_BYTES: usize = 1024 * 1024;
 
 /// A new journal.
-pub(super) struct Made<H> {
+pub(crate) struct Made<H> {
     pub(super) journal: H,
     pub(super) direct_io: bool,
     pub(super) superblock: Superblock,
+    /// The times that decided its threshold, if that was measured.
+    pub(super) measured: Option<Vec<WriteTimes>>,
 }
 
 /// Makes the first journal of a store, and its identity.
@@ -37,7 +40,7 @@ pub(super) fn first<L: Lower>(
         .map_err(StoreError::lower(
             "removing .mobifs/id of an unfinished journal",
         ))?;
-    let made = unfinished(lower, directory, wanted, measure)?;
+    let made = unfinished(lower, directory, UNFINISHED, wanted, measure)?;
     // Order matters to a crash: the unfinished journal's entry, then the identity, then
     // the rename. An identity with neither journal then means that another program removed it.
     let finish = || {
@@ -77,34 +80,37 @@ pub(super) fn replace<L: Lower>(lower: &L, directory: &L::Handle) -> Result<(), 
 }
 
 /// Removes an entry that may or may not exist.
-pub(super) fn discard<L: Lower>(lower: &L, directory: &L::Handle, name: &[u8]) -> io::Result<()> {
+pub(crate) fn discard<L: Lower>(lower: &L, directory: &L::Handle, name: &[u8]) -> io::Result<()> {
     match lower.unlink(directory, name) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }
 
-/// Makes a complete, durable journal under the name of an unfinished one; on an error, nothing.
-pub(super) fn unfinished<L: Lower>(
+/// Makes a complete, durable journal under a name that means that it is not in use; on an error,
+/// nothing.
+pub(crate) fn unfinished<L: Lower>(
     lower: &L,
     directory: &L::Handle,
+    name: &[u8],
     wanted: Superblock,
     measure: bool,
 ) -> Result<Made<L::Handle>, StoreError> {
     let explained = explained(wanted.journal_bytes);
     let attempt = || {
-        discard(lower, directory, UNFINISHED)?;
-        let (journal, direct_io) = lower.open_journal(directory, UNFINISHED)?;
+        discard(lower, directory, name)?;
+        let (journal, direct_io) = lower.open_journal(directory, name)?;
         let mut superblock = wanted;
-        fill(lower, &journal, &mut superblock, measure)?;
+        let measured = fill(lower, &journal, &mut superblock, measure)?;
         Ok(Made {
             journal,
             direct_io,
             superblock,
+            measured,
         })
     };
     attempt().map_err(|error| {
-        clean_up(lower, directory, UNFINISHED);
+        clean_up(lower, directory, name);
         explained(error)
     })
 }
@@ -114,7 +120,7 @@ fn fill<L: Lower>(
     journal: &L::Handle,
     superblock: &mut Superblock,
     measure: bool,
-) -> io::Result<()> {
+) -> io::Result<Option<Vec<WriteTimes>>> {
     let whole = mobifs_base::ByteRange::new(0, superblock.journal_bytes);
     match lower.preallocate(journal, whole) {
         Err(error) if error.kind() != io::ErrorKind::Unsupported => return Err(error),
@@ -136,8 +142,11 @@ fn fill<L: Lower>(
         offset += zeros.as_bytes().len() as u64;
     }
     lower.journal_flush(journal)?;
+    let mut measured = None;
     if measure {
-        superblock.direct_bytes_max = threshold::measure(lower, journal, superblock.journal_bytes)?;
+        let sizes = threshold::measure(lower, journal, superblock.journal_bytes)?;
+        superblock.direct_bytes_max = choose(&sizes);
+        measured = Some(sizes);
     }
     superblock.home = Home::of(&lower.stat(journal)?);
     let mut block = JournalBuffer::zeroed(JOURNAL_BLOCK_BYTES);
@@ -145,7 +154,8 @@ fn fill<L: Lower>(
     for slot in 0..SLOTS {
         lower.journal_write(journal, &block, (slot * JOURNAL_BLOCK_BYTES) as u64, true)?;
     }
-    lower.sync(journal)
+    lower.sync(journal)?;
+    Ok(measured)
 }
 
 /// Best effort after a failure that is reported already; a file that stays is recognised as

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mobifs_base::{ObjectId, PAGE_BYTES_U64};
+use parking_lot::Mutex;
 
+use crate::calibration::{Calibration, WriteTimes};
 use crate::log::Log;
 use crate::log::overflow::{self, Overflow};
 use crate::log::record::Record;
@@ -46,6 +48,9 @@ pub(crate) struct Carried {
 pub(crate) struct Usage {
     used_bytes: AtomicU64,
     total_bytes: AtomicU64,
+    direct_bytes_max: AtomicU64,
+    /// Locked only while it is copied or replaced.
+    calibration: Mutex<Option<Arc<Calibration>>>,
 }
 
 impl Usage {
@@ -55,6 +60,15 @@ impl Usage {
 
     pub(crate) fn total_bytes(&self) -> u64 {
         self.total_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn direct_bytes_max(&self) -> u64 {
+        self.direct_bytes_max.load(Ordering::Relaxed)
+    }
+
+    /// What was measured of the device, if it was.
+    pub(crate) fn calibration(&self) -> Option<Arc<Calibration>> {
+        self.calibration.lock().clone()
     }
 }
 
@@ -219,6 +233,28 @@ impl<H> Epoch<H> {
         Ok(written)
     }
 
+    /// Appends one transaction, leaving the room that a rename mark takes; returns the bytes written. The sink has the
+    /// intent of its `tags` as long as it is uncertain; the places that it records, of the objects `recorded`, need not
+    /// be recorded again.
+    ///
+    /// # Errors
+    /// As [`Self::append`].
+    pub(crate) fn commit(
+        &mut self,
+        (lower, stage): (&impl Lower<Handle = H>, &H),
+        sink: Option<&dyn RestartSink>,
+        tags: &[u64],
+        records: &[Record],
+        recorded: HashSet<ObjectId>,
+    ) -> Result<u64, StoreError> {
+        self.announce(sink, tags);
+        let written = self.append(lower, stage, records, BIND_RESERVE_BYTES);
+        self.conclude(sink, &written);
+        let written = written?;
+        self.add_recorded(recorded);
+        Ok(written)
+    }
+
     /// The journal has a durable record that renames begin; `is_everything`: and that everything
     /// else is applied.
     pub(crate) fn set_rename_mark(&mut self, is_everything: bool) {
@@ -304,6 +340,35 @@ impl<H> Epoch<H> {
         self.log.rebind_to_copy(lower)
     }
 
+    /// As [`Log::take_measured`].
+    pub(crate) fn take_measured(&mut self) -> Option<Vec<WriteTimes>> {
+        self.log.take_measured()
+    }
+
+    /// As [`Log::measure`].
+    pub(crate) fn measure(
+        &self,
+        lower: &impl Lower<Handle = H>,
+    ) -> Result<Vec<WriteTimes>, StoreError> {
+        self.log.measure(lower)
+    }
+
+    /// As [`Log::set_direct_bytes_max`].
+    pub(crate) fn set_direct_bytes_max(
+        &mut self,
+        lower: &impl Lower<Handle = H>,
+        direct_bytes_max: u64,
+    ) -> Result<(), StoreError> {
+        self.log.set_direct_bytes_max(lower, direct_bytes_max)?;
+        self.publish();
+        Ok(())
+    }
+
+    /// What was measured of the device, to be shown.
+    pub(crate) fn set_calibration(&self, calibration: Arc<Calibration>) {
+        *self.usage.calibration.lock() = Some(calibration);
+    }
+
     /// Makes the log durable as found, and invalidates the remains of a torn transaction.
     pub(crate) fn make_durable(
         &mut self,
@@ -317,6 +382,10 @@ impl<H> Epoch<H> {
         debug_assert!(used_bytes <= total_bytes, "{used_bytes} of {total_bytes}");
         self.usage.used_bytes.store(used_bytes, Ordering::Relaxed);
         self.usage.total_bytes.store(total_bytes, Ordering::Relaxed);
+        let direct_bytes_max = self.log.direct_bytes_max();
+        self.usage
+            .direct_bytes_max
+            .store(direct_bytes_max, Ordering::Relaxed);
     }
 
     // An intent records in the sink which tagged transaction is being written to the journal. It
@@ -325,27 +394,23 @@ impl<H> Epoch<H> {
     // successor of a killed process must be able to identify it. So the intent is withdrawn once
     // the transaction is invalidated, and before another one is written.
 
-    /// To be called directly before a transaction is written; `tag` 0 has no intent.
-    pub(crate) fn announce(&mut self, sink: Option<&dyn RestartSink>, tag: u64) {
+    /// To be called directly before a transaction is written; without `tags` it has no intent.
+    fn announce(&mut self, sink: Option<&dyn RestartSink>, tags: &[u64]) {
         debug_assert!(!self.has_open_intent, "one transaction at a time");
-        let Some(sink) = sink.filter(|_| tag != 0) else {
+        let Some(sink) = sink.filter(|_| !tags.is_empty()) else {
             return;
         };
         let (epoch, sequence) = self.log.next();
         self.has_open_intent = true;
         sink.intent(Some(Intent {
-            tag,
+            tags: tags.to_vec(),
             epoch,
             sequence,
         }));
     }
 
     /// To be called directly after the transaction was written, or not.
-    pub(crate) fn conclude<T>(
-        &mut self,
-        sink: Option<&dyn RestartSink>,
-        written: &Result<T, StoreError>,
-    ) {
+    fn conclude<T>(&mut self, sink: Option<&dyn RestartSink>, written: &Result<T, StoreError>) {
         if written.is_ok() {
             // It names a committed transaction from now on.
             self.has_open_intent = false;

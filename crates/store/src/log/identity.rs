@@ -5,12 +5,12 @@ use std::io;
 use crate::StoreError;
 use crate::lower::{Create, Lower};
 
-pub(super) const NAME: &[u8] = b"id";
+pub(crate) const NAME: &[u8] = b"id";
 /// 32 hexadecimal digits and a newline.
 const FILE_BYTES: usize = 33;
 
 /// The identity in the file; none if there is no file.
-pub(super) fn read<L: Lower>(
+pub(crate) fn read<L: Lower>(
     lower: &L,
     directory: &L::Handle,
 ) -> Result<Option<Identity>, StoreError> {
@@ -30,7 +30,7 @@ pub(super) fn read<L: Lower>(
 
 /// The content of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Identity {
+pub(crate) enum Identity {
     /// An identity.
     Uuid([u8; 16]),
     /// Anything else.
@@ -38,7 +38,7 @@ pub(super) enum Identity {
 }
 
 /// Writes the file, durably except for its directory entry.
-pub(super) fn write<L: Lower>(lower: &L, directory: &L::Handle, uuid: [u8; 16]) -> io::Result<()> {
+pub(crate) fn write<L: Lower>(lower: &L, directory: &L::Handle, uuid: [u8; 16]) -> io::Result<()> {
     lower.create(directory, NAME, Create::Regular)?;
     let file = lower.open(directory, NAME, true)?;
     lower.write_at(&file, text(uuid).as_bytes(), 0)?;

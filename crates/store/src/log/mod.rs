@@ -1,10 +1,10 @@
 //! The journal file: a log of transactions, each written by one sequential write.
 
 pub(crate) mod codec;
-mod create;
+pub(crate) mod create;
 pub(crate) mod epoch;
 pub(crate) mod header;
-mod identity;
+pub(crate) mod identity;
 pub(crate) mod open;
 pub(crate) mod overflow;
 mod read_ahead;
@@ -21,6 +21,7 @@ use std::io;
 use rustix::io::Errno;
 
 use crate::StoreError;
+use crate::calibration::WriteTimes;
 use crate::log::header::{HEADER_BYTES, Header, KIND_RECORDS, transaction_bytes};
 use crate::log::overflow::Overflow;
 use crate::log::record::Record;
@@ -31,9 +32,12 @@ use crate::log::superblock::{
 use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
 
 /// Name of the journal in the `.mobifs` directory.
-const JOURNAL: &[u8] = b"journal";
+pub(crate) const JOURNAL: &[u8] = b"journal";
 /// The write buffer is kept up to this size; that of a larger transaction is freed.
 const KEPT_BUFFER_BYTES: usize = 1024 * 1024;
+
+/// Transactions in order: the sequence of each, and its records.
+pub(crate) type Transactions = Vec<(u64, Vec<Record>)>;
 
 /// An open journal. Used by one thread at a time.
 pub(crate) struct Log<H> {
@@ -59,6 +63,8 @@ pub(crate) struct Log<H> {
     sequence: u64,
     /// Nothing was written to the log in this epoch, nor was a write tried.
     pristine: bool,
+    /// What was measured when the journal was made, until it is taken.
+    measured: Option<Vec<WriteTimes>>,
     /// Reused for every transaction.
     buffer: JournalBuffer,
 }
@@ -99,7 +105,7 @@ pub(crate) struct LogOptions {
 #[derive(Debug)]
 pub(crate) struct Scanned {
     /// Sequence and records of each transaction, in order.
-    pub(crate) transactions: Vec<(u64, Vec<Record>)>,
+    pub(crate) transactions: Transactions,
     /// Their size in the journal.
     pub(crate) bytes: u64,
     /// Bytes of an incomplete transaction after them, which is ignored: its write was interrupted,
@@ -357,6 +363,59 @@ impl<H> Log<H> {
         };
         self.write_superblock(lower, superblock)
             .map_err(StoreError::lower("noting where a copied journal is"))
+    }
+
+    /// What was measured when this journal was made, if it was just made; once.
+    pub(crate) fn take_measured(&mut self) -> Option<Vec<WriteTimes>> {
+        self.measured.take()
+    }
+
+    /// Measures how long writes of each size take. The log is empty.
+    ///
+    /// The writes put zeros where the first transaction will be, as a new journal has them. A power
+    /// cut leaves zeros there, or what was there before, or a mixture of whole sectors of both: no
+    /// transaction of this epoch, because there was none, and a header that was invalidated is zeros
+    /// itself. The reach of the log stays as it is, since nothing after it is a transaction either. So
+    /// a recovery finds an empty log whatever happens.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`]; the log is as before.
+    pub(crate) fn measure(
+        &self,
+        lower: &impl Lower<Handle = H>,
+    ) -> Result<Vec<WriteTimes>, StoreError> {
+        const ACTION: &str = "measuring how long writes to the journal take";
+        self.check_writable(ACTION)?;
+        assert!(
+            self.is_empty() && self.access == Access::ReadWrite,
+            "only an empty log whose content is known is measured"
+        );
+        let journal = self.journal().map_err(StoreError::lower(ACTION))?;
+        threshold::measure(lower, journal, self.superblock.journal_bytes)
+            .map_err(StoreError::lower(ACTION))
+    }
+
+    /// From now on transactions up to this size are one durable write.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`]; which threshold is in force after a crash is not known then, and both
+    /// superblocks are of this epoch.
+    pub(crate) fn set_direct_bytes_max(
+        &mut self,
+        lower: &impl Lower<Handle = H>,
+        direct_bytes_max: u64,
+    ) -> Result<(), StoreError> {
+        const ACTION: &str = "noting the largest durable write";
+        self.check_writable(ACTION)?;
+        if self.superblock.direct_bytes_max == direct_bytes_max {
+            return Ok(());
+        }
+        let superblock = Superblock {
+            direct_bytes_max,
+            ..self.superblock
+        };
+        self.write_superblock(lower, superblock)
+            .map_err(StoreError::lower(ACTION))
     }
 
     fn check_writable(&self, action: &str) -> Result<(), StoreError> {

@@ -116,6 +116,7 @@ fn existing<L: Lower>(
         pristine: superblock.clean && found.end == LOG_START && found.discarded_tail_bytes == 0,
         superblock,
         home,
+        measured: None,
         buffer: JournalBuffer::default(),
     };
     let is_copied = superblock
@@ -176,7 +177,7 @@ fn make_ready<L: Lower>(
             ..wanted
         }
         .for_new_epoch(wanted.epoch + 1, log.home);
-        match create::unfinished(lower, directory, resized, false) {
+        match create::unfinished(lower, directory, UNFINISHED, resized, false) {
             Ok(made) => {
                 create::replace(lower, directory)?;
                 return Ok(fresh(made));
@@ -272,7 +273,8 @@ fn exists<L: Lower>(lower: &L, directory: &L::Handle, name: &[u8]) -> Result<boo
     }
 }
 
-fn fresh<H>(made: Made<H>) -> Log<H> {
+/// The log of a journal that was just made.
+pub(crate) fn fresh<H>(made: Made<H>) -> Log<H> {
     Log {
         journal: Some(made.journal),
         direct_io: made.direct_io,
@@ -285,6 +287,7 @@ fn fresh<H>(made: Made<H>) -> Log<H> {
         last: LOG_START,
         sequence: 1,
         pristine: true,
+        measured: made.measured,
         buffer: JournalBuffer::default(),
     }
 }
@@ -307,6 +310,7 @@ fn absent<H>(superblock: Superblock) -> Log<H> {
         last: LOG_START,
         sequence: 1,
         pristine: true,
+        measured: None,
         buffer: JournalBuffer::default(),
     }
 }

@@ -90,6 +90,16 @@ pub enum Record {
     },
 }
 
+impl Record {
+    /// Bytes of pages in it.
+    pub(crate) fn content_bytes(&self) -> u64 {
+        match self {
+            Self::Bytes { runs, .. } => runs.iter().map(|(_, bytes)| bytes.len() as u64).sum(),
+            _ => 0,
+        }
+    }
+}
+
 /// The byte runs in which `page` differs from `base` (none: from all zeros), with the
 /// bytes that `page` has there, ascending. Empty if they are equal.
 pub(crate) fn diff(base: Option<&Page>, page: &Page) -> Vec<(u16, Vec<u8>)> {

@@ -43,10 +43,7 @@ pub(crate) fn scan(
     blocks: &mut dyn Blocks,
     next_data: &mut NextData<'_>,
 ) -> Result<Found, StoreError> {
-    let mut scanner = Scanner {
-        superblock,
-        window: Window::new(superblock, blocks),
-    };
+    let mut scanner = Scanner::new(superblock, blocks);
     let mut found = Found {
         transactions: Vec::new(),
         last: LOG_START,
@@ -84,19 +81,47 @@ pub(crate) fn scan(
 }
 
 /// What is found where the next transaction would be.
-enum At {
+pub(crate) enum At {
+    /// No transaction of the epoch.
     Nothing,
-    Incomplete { bytes: u64 },
-    Whole { bytes: u64, records: Vec<Record> },
+    /// A part of it.
+    Incomplete {
+        /// What it takes in the journal, as far as that is known.
+        bytes: u64,
+    },
+    /// All of it.
+    Whole {
+        /// What it takes in the journal.
+        bytes: u64,
+        /// Its records.
+        records: Vec<Record>,
+    },
 }
 
-struct Scanner<'s, 'r> {
+/// Reads transactions of the superblock's epoch.
+pub(crate) struct Scanner<'s, 'r> {
     superblock: &'s Superblock,
     window: Window<'r>,
 }
 
-impl Scanner<'_, '_> {
-    fn transaction(&mut self, offset: u64, sequence: u64) -> Result<At, StoreError> {
+impl<'s, 'r> Scanner<'s, 'r> {
+    pub(crate) fn new(superblock: &'s Superblock, blocks: &'r mut dyn Blocks) -> Self {
+        Self {
+            superblock,
+            window: Window::new(superblock, blocks),
+        }
+    }
+
+    /// For reading on without following transactions.
+    pub(crate) fn into_window(self) -> Window<'r> {
+        self.window
+    }
+
+    /// What is at an offset where the transaction with this sequence is expected.
+    ///
+    /// # Errors
+    /// As [`scan`], for a transaction that cannot be read although its checksums are right.
+    pub(crate) fn transaction(&mut self, offset: u64, sequence: u64) -> Result<At, StoreError> {
         let (seed, epoch) = (self.superblock.crc_seed(), self.superblock.epoch);
         let block = self.window.bytes_at(offset, JOURNAL_BLOCK_BYTES)?;
         let Some(header) = Header::parse(seed, block) else {

@@ -115,6 +115,15 @@ impl<L: Lower> Lower for Gate<L> {
     fn preallocate(&self, file: &Self::Handle, range: ByteRange) -> io::Result<()> {
         self.change(|lower| lower.preallocate(file, range))
     }
+    fn device_identity(&self) -> Option<String> {
+        self.lower.device_identity()
+    }
+    fn keeps_preallocation(&self) -> bool {
+        self.lower.keeps_preallocation()
+    }
+    fn allocated_after(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>> {
+        self.lower.allocated_after(file, offset)
+    }
     fn is_in_place(
         &self,
         file: &Self::Handle,

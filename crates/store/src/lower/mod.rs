@@ -183,6 +183,12 @@ pub trait Lower: Send + Sync {
     /// Allocates room without changing size or content; `Unsupported` is no error for
     /// callers that only want fewer fragments.
     fn preallocate(&self, file: &Self::Handle, range: ByteRange) -> io::Result<()>;
+    /// Whether blocks that are allocated beyond the end of a file stay where they are, and cost
+    /// nothing else, until the file grows into them.
+    fn keeps_preallocation(&self) -> bool;
+    /// Where the last blocks of a file end that it has from this offset on; none if it has none
+    /// there. `Unsupported` where the filesystem does not say.
+    fn allocated_after(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>>;
     /// Whether the file has blocks for all of this range, of its own, in which it is
     /// overwritten: writing there takes no room.
     fn is_in_place(
@@ -212,6 +218,9 @@ pub trait Lower: Send + Sync {
     fn sync_content(&self, file: &Self::Handle) -> io::Result<()>;
     /// Makes everything in the filesystem durable.
     fn sync_all(&self) -> io::Result<()>;
+    /// Which device the filesystem is on, in words for people, and another one for each device; none
+    /// where that cannot be known.
+    fn device_identity(&self) -> Option<String>;
     /// Room.
     fn space(&self) -> io::Result<SpaceInfo>;
     /// What the filesystem allows, found by trying in `scratch_directory` where no

@@ -6,6 +6,7 @@
 mod access;
 mod attributes;
 mod content;
+mod device;
 #[expect(unsafe_code, reason = "a system call that no crate wraps")]
 mod extents;
 mod flagged;
@@ -240,6 +241,14 @@ impl Lower for PosixLower {
         self.allocate_content(file, range)
     }
 
+    fn keeps_preallocation(&self) -> bool {
+        fs::fstatfs(&self.root).is_ok_and(|about| magic::keeps_preallocation(about.f_type))
+    }
+
+    fn allocated_after(&self, file: &PosixHandle, offset: u64) -> io::Result<Option<u64>> {
+        self.last_block_after(file, offset)
+    }
+
     fn is_in_place(
         &self,
         file: &PosixHandle,
@@ -284,6 +293,10 @@ impl Lower for PosixLower {
             // Only this store's files, not the whole filesystem.
             StoreScope::File(_) => self.sync_each(),
         }
+    }
+
+    fn device_identity(&self) -> Option<String> {
+        device::identity(&self.root)
     }
 
     fn space(&self) -> io::Result<SpaceInfo> {

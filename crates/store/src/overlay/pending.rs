@@ -210,6 +210,16 @@ impl Pending {
         self.reserve(Room::of_state(state).saturating_sub(reserved));
     }
 
+    /// The object has lost all its names, which its last recorded attributes may not say: a
+    /// transaction that deletes an object records only that its names go.
+    pub(crate) fn note_deleted(&mut self, id: ObjectId) {
+        if self.object(id).is_some()
+            && let Some(attributes) = &mut self.object_mut(id).attributes
+        {
+            attributes.nlink = 0;
+        }
+    }
+
     /// Saturating: a forged journal may ask for any room.
     fn reserve(&mut self, more: Room) {
         self.reserved = self.reserved.saturating_add(more);
@@ -365,11 +375,10 @@ impl PendingObject {
         dropped_bytes
     }
 
-    /// Whether the pending content is that of a new SQLite database.
-    pub(crate) fn is_database(&self) -> bool {
-        const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
+    /// Whether the pending content begins so, as that of a new file or of one that is written anew.
+    pub(crate) fn begins_with(&self, magic: &[u8]) -> bool {
         match self.pages.get(&PageIndex(0)) {
-            Some(PendingPage::Whole(page)) => page.stored().starts_with(SQLITE_MAGIC),
+            Some(PendingPage::Whole(page)) => page.stored().starts_with(magic),
             _ => false,
         }
     }

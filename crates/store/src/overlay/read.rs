@@ -8,6 +8,7 @@ use mobifs_base::{
     PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, Whence, Xattr, search_layer, seek_content,
 };
 
+use crate::apply::work::Applier;
 use crate::error::missing;
 use crate::lower::{Blocks, Lower, LowerStat, OWN_DIRECTORY};
 use crate::overlay::Overlay;
@@ -342,7 +343,7 @@ pub(crate) fn read_lower<L: Lower>(
 /// now are there as long as the reserve is.
 pub(crate) fn is_in_place<L: Lower>(
     overlay: &Overlay<L>,
-    is_reserve_held: bool,
+    applier: &Applier,
     id: ObjectId,
     range: ByteRange,
 ) -> Result<bool, StoreError> {
@@ -350,13 +351,21 @@ pub(crate) fn is_in_place<L: Lower>(
     if object.is_some_and(|object| object.created || object.zeroed.intersects(range)) {
         return Ok(false);
     }
-    let counted = if is_reserve_held {
+    let counted = if applier.reserve().is_held() {
         Blocks::Allocated
     } else {
         Blocks::Written
     };
     let handle = handle_for_content(overlay, id)?;
     let looked = handle.map_or(Ok(false), |handle| {
+        // What is preallocated may have been given back when this is written.
+        let preallocated = applier.preallocations();
+        if !preallocated.is_empty() {
+            let stat = overlay.lower().stat(&handle)?;
+            if range.end > stat.size && preallocated.own_end(&stat).is_some() {
+                return Ok(false);
+            }
+        }
         overlay.lower().is_in_place(&handle, range, counted)
     });
     looked.map_err(StoreError::lower(format!("asking for the blocks of {id}")))

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use mobifs_base::{FileKind, Name, ObjectId};
 
 use crate::StoreError;
+use crate::calibration::{self, Calibration};
 use crate::log::overflow;
 use crate::log::record::Record;
 use crate::log::{self, LogOptions};
@@ -13,6 +14,7 @@ use crate::lower::found;
 use crate::overlay::table::NO_INODE;
 use crate::recovery::copied;
 use crate::recovery::report::RecoveryReport;
+use crate::salvage::DAMAGED_PREFIX;
 
 /// What [`inspect`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,6 +28,10 @@ pub struct Inspection {
     pub uuid: Option<[u8; 16]>,
     /// Size of the journal.
     pub journal_bytes: u64,
+    /// The largest transaction that is one durable write.
+    pub direct_bytes_max: u64,
+    /// What was measured of the device, if it was.
+    pub calibration: Option<Calibration>,
     /// Objects that transactions in the journal create.
     pub created: u64,
     /// Objects that they change.
@@ -38,6 +44,8 @@ pub struct Inspection {
     pub direct_bytes: u64,
     /// Names in `.mobifs/stage` and `.mobifs/limbo` that recovery will remove or use.
     pub leftovers: u64,
+    /// Damaged journals that a salvage has kept: their names in `.mobifs`.
+    pub damaged_journals: Vec<String>,
     /// What is wrong: objects that the journal needs and that are not where they
     /// should be. Empty for a consistent store.
     pub problems: Vec<String>,
@@ -53,6 +61,7 @@ pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
         return Ok(found);
     };
     found.is_store = true;
+    found.damaged_journals = own.damaged_journals(lower)?;
     let options = LogOptions {
         journal_bytes: 0,
         direct_bytes_max: None,
@@ -64,6 +73,8 @@ pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
     own.expand(lower, &mut scanned.transactions)?;
     found.uuid = log.is_there().then(|| log.uuid());
     found.journal_bytes = log.total_bytes();
+    found.direct_bytes_max = log.direct_bytes_max();
+    found.calibration = calibration::file::read(lower, &own.mobifs, log.uuid());
     found.report = RecoveryReport::of(&scanned);
     if scanned.is_copied {
         copied::locate(lower, &mut scanned.transactions)?;
@@ -89,16 +100,16 @@ pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
 }
 
 /// The store's own directories, as far as they exist: a mount makes the missing ones.
-struct Parts<H> {
-    mobifs: H,
-    stage: Option<H>,
-    limbo: Option<H>,
-    lost: Option<H>,
+pub(crate) struct Parts<H> {
+    pub(crate) mobifs: H,
+    pub(crate) stage: Option<H>,
+    pub(crate) limbo: Option<H>,
+    pub(crate) lost: Option<H>,
 }
 
 impl<H> Parts<H> {
     /// None if the directory is no store.
-    fn find<L: Lower<Handle = H>>(lower: &L) -> Result<Option<Self>, StoreError> {
+    pub(crate) fn find<L: Lower<Handle = H>>(lower: &L) -> Result<Option<Self>, StoreError> {
         let open = |parent: &H, name: &[u8]| -> Result<Option<H>, StoreError> {
             let failed = || StoreError::lower(format!("opening {}", name.escape_ascii()));
             let handle = found(lower.open(parent, name, false)).map_err(failed())?;
@@ -124,6 +135,19 @@ impl<H> Parts<H> {
             lost: open(&mobifs, b"lost")?,
             mobifs,
         }))
+    }
+
+    /// The journals that salvages have kept, the oldest first.
+    fn damaged_journals<L: Lower<Handle = H>>(&self, lower: &L) -> Result<Vec<String>, StoreError> {
+        let entries = lower.list(&self.mobifs);
+        let entries = entries.map_err(StoreError::lower("listing .mobifs"))?;
+        let names = entries.into_iter().filter_map(|entry| {
+            let name = String::from_utf8(entry.name).ok()?;
+            let number = name.strip_prefix(DAMAGED_PREFIX)?.parse::<u64>().ok()?;
+            Some((number, name))
+        });
+        let names: BTreeMap<u64, String> = names.collect();
+        Ok(names.into_values().collect())
     }
 
     /// Reads what transactions have in overflow files.

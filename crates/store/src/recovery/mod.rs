@@ -3,7 +3,7 @@
 //! finished first, if the lower filesystem has room for that
 //! (`docs/DESIGN.md#a-store-is-served-before-its-journal-is-applied`).
 
-mod copied;
+pub(crate) mod copied;
 pub(crate) mod inspect;
 mod renamed;
 pub(crate) mod report;
@@ -21,8 +21,10 @@ use mobifs_base::{
 use crate::apply;
 use crate::apply::deleted::Deleted;
 use crate::apply::limbo::{self, Unnamed};
+use crate::apply::preallocation::{self, Preallocations};
 use crate::apply::reserve::{self, Reserve};
 use crate::apply::work::Applier;
+use crate::calibration;
 use crate::locks::Order;
 use crate::log::epoch::{Epoch, RenameMark};
 use crate::log::overflow;
@@ -61,8 +63,8 @@ pub(crate) struct Opened<L: Lower> {
 struct Found<L: Lower> {
     opened: Opened<L>,
     report: RecoveryReport,
-    /// The tag of the saved intent, if it was carried out.
-    committed: Option<u64>,
+    /// The tags of the saved intent, if it was carried out.
+    committed: Vec<u64>,
     /// Of a copied store: what its journal does not record yet.
     located: Option<Located>,
     /// The journal has records that only a forged one has.
@@ -97,12 +99,14 @@ pub(crate) fn open<L: Lower>(
             },
         )?;
         report.applied = opened.apply_if_necessary(is_doubtful)?;
+        preallocation::adopt::adopt(&opened.overlay, &opened.applier, false);
         if report.applied {
             opened.begin_empty()?;
         } else if opened.epoch.rename_mark() == RenameMark::NotBegun {
             unapplied::clear_limbo_but_known(&opened.overlay)?;
         }
     }
+    opened.find_calibration(options, report.applied);
     report.lost = list_lost(&opened.overlay)?;
     Ok((opened, report))
 }
@@ -123,7 +127,7 @@ pub(crate) fn resume<L: Lower>(
     if report.copied {
         return Err(StoreError::Copied);
     }
-    if committed.is_none() && saved.intent.is_some() {
+    if committed.is_empty() && saved.intent.is_some() {
         // Before a new epoch begins, which would make it look committed.
         sink.intent(None);
     }
@@ -143,12 +147,14 @@ pub(crate) fn resume<L: Lower>(
             opened.apply_if_possible()?;
         }
         report.applied = opened.is_applied();
+        preallocation::adopt::adopt(&opened.overlay, &opened.applier, true);
         if report.applied {
             limbo::empty_limbo(&opened.overlay, Unnamed::PinnedOrLinked);
             let carried_file = opened.epoch.carried_file();
             limbo::sweep_stage(&opened.overlay, opened.applier.reserve(), carried_file);
         }
     }
+    opened.find_calibration(options, false);
     report.lost = list_lost(&opened.overlay)?;
     Ok((opened, Resumed { report, committed }))
 }
@@ -181,6 +187,9 @@ fn scan<L: Lower>(
         log::open::open(&lower, own.mobifs(), &log_options)
     })?;
     let reserve = Reserve::find(&lower, &own, options.reserve_bytes)?;
+    let preallocated = preallocation::list::read(&lower, &own, log.uuid())?;
+    let preallocations =
+        Preallocations::new(order, options.preallocation, log.uuid(), preallocated);
     let next_overflow = overflow::expand(&lower, own.stage(), &mut scanned.transactions)?;
     let report = RecoveryReport::of(&scanned);
     let located = if scanned.is_copied {
@@ -189,9 +198,10 @@ fn scan<L: Lower>(
         None
     };
     let committed = saved
-        .and_then(|saved| saved.intent)
+        .and_then(|saved| saved.intent.as_ref())
         .filter(|intent| scanned.has(intent.epoch, intent.sequence))
-        .map(|intent| intent.tag);
+        .map(|intent| intent.tags.clone())
+        .unwrap_or_default();
     let replayed = replay(scanned, root_stat.inode, log.has_rename_mark());
     let mut state = replayed.state;
     state.table.begin_fresh_above(replayed.ids_max);
@@ -212,6 +222,7 @@ fn scan<L: Lower>(
         applier: Applier::new(
             order,
             reserve,
+            preallocations,
             options.held_bytes_max,
             options.ahead_pages_min,
         ),
@@ -310,10 +321,20 @@ impl<L: Lower> Opened<L> {
         self.epoch.log().is_empty() && self.overlay.state().pending.is_empty()
     }
 
+    /// Finds what was measured of the device. If everything is applied and the store is on another
+    /// device, measures again; not if the threshold is configured.
+    fn find_calibration(&mut self, options: &JournalOptions, is_applied: bool) {
+        let may_measure = is_applied && self.is_applied() && self.epoch.log().carried().is_none();
+        let is_configured = options.direct_bytes_max.is_some();
+        let Self { overlay, epoch, .. } = self;
+        calibration::measure::at_open(overlay, epoch, may_measure, is_configured);
+    }
+
     /// Everything is applied: deletes what an earlier mount left, and counts ids anew.
     fn begin_empty(&mut self) -> Result<(), StoreError> {
         limbo::clear_limbo(&self.overlay)?;
         reserve::keep_reserve(&self.overlay, self.applier.reserve());
+        preallocation::list::keep(&self.overlay, self.applier.preallocations());
         // The numbers in the journal were those of the mount before: this mount counts new objects
         // from the start again, unless a file that could not be deleted from `stage/` would be
         // taken for one of them.

@@ -51,7 +51,7 @@ impl RecoveryReport {
 pub struct Resumed {
     /// As of any opened store.
     pub report: RecoveryReport,
-    /// The tag of the saved intent, if its transaction is committed; it must not be handed over
-    /// again. Otherwise it left no trace and has to be handed over again.
-    pub committed: Option<u64>,
+    /// The tags of the saved intent, if its transaction is committed; what they stand for must not
+    /// be handed over again. Otherwise it left no trace and has to be handed over again.
+    pub committed: Vec<u64>,
 }

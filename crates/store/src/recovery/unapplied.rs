@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, HashSet};
 use mobifs_base::{FileKind, ObjectId};
 
 use crate::StoreError;
+use crate::apply::externally_modified;
 use crate::apply::limbo;
 use crate::error::missing;
 use crate::lower::Lower;
@@ -57,13 +58,26 @@ pub(crate) fn check_found<L: Lower>(overlay: &Overlay<L>) -> Result<bool, StoreE
     }
     for id in wanted.changed {
         if find(overlay, id, &mut search)? == Found::Nothing {
-            tracing::warn!(%id, "another program removed a changed file from the store");
-            overlay.state_mut().table.lose(id);
+            drop_missing(overlay, id);
             // It may have been opened as a directory on the way to others.
             overlay.lower().handles().remove(id);
         }
     }
     Ok(true)
+}
+
+/// An object is at none of its places, so its committed changes are dropped. Where the journal
+/// removes all names that are known of it, it deletes the object: an interrupted apply may have done
+/// so, or have moved it to a name that a later transaction removes. Otherwise another program has.
+fn drop_missing<L: Lower>(overlay: &Overlay<L>, id: ObjectId) {
+    let is_deleted = externally_modified::undisputed_name(overlay, id).is_none();
+    let mut state = overlay.state_mut();
+    if is_deleted && !state.pending.is_linked(id) {
+        state.pending.note_deleted(id);
+    } else {
+        tracing::warn!(%id, "another program removed a changed file from the store");
+    }
+    state.table.lose(id);
 }
 
 /// Looks for an object at its places. One of another kind than its changes are for has got its

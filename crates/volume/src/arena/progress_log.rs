@@ -52,8 +52,8 @@ impl Progress {
         let now = self.objects.iter();
         let now = now.filter_map(|(id, known)| Some((*id, known.clone()?)));
         known.objects.extend(now);
-        if let Some(intent) = self.intent {
-            known.intent = intent;
+        if let Some(intent) = &self.intent {
+            known.intent.clone_from(intent);
         }
     }
 
@@ -181,7 +181,7 @@ impl RestartSink for ProgressLog {
         self.add(|out| match intent {
             Some(intent) => {
                 out.u8(INTENT);
-                saved::write_intent(out, intent);
+                saved::write_intent(out, &intent);
             }
             None => out.u8(NO_INTENT),
         });

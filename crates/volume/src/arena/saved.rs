@@ -190,7 +190,7 @@ impl RestartSink for Arena {
         };
         let value = intent.map(|intent| {
             let mut out = Writer::default();
-            write_intent(&mut out, intent);
+            write_intent(&mut out, &intent);
             out.into_bytes()
         });
         self.change_record(key, value.as_deref());
@@ -255,15 +255,15 @@ fn read_settings(bytes: &[u8]) -> Option<Vec<(Vec<u8>, PolicyChange)>> {
     Some(settings)
 }
 
-pub(super) fn write_intent(out: &mut Writer, intent: Intent) {
-    out.u64(intent.tag);
+pub(super) fn write_intent(out: &mut Writer, intent: &Intent) {
+    out.list(intent.tags.iter(), |out, tag| out.u64(*tag));
     out.u64(intent.epoch);
     out.u64(intent.sequence);
 }
 
 pub(super) fn read_intent(from: &mut Reader<'_>) -> Option<Intent> {
     Some(Intent {
-        tag: from.u64().ok()?,
+        tags: from.list(Reader::u64).ok()?,
         epoch: from.u64().ok()?,
         sequence: from.u64().ok()?,
     })

@@ -21,6 +21,8 @@ pub(super) struct RawConfig {
     pub(super) journal_bytes: Option<Size>,
     pub(super) direct_write_max_bytes: Option<Size>,
     pub(super) apply_idle_ms: Option<u64>,
+    pub(super) preallocate_database_bytes: Option<Size>,
+    pub(super) preallocate_large_bytes: Option<Size>,
     pub(super) objects_max: Option<u64>,
     pub(super) allow_durable: Option<bool>,
     pub(super) predictor: Option<String>,
@@ -37,6 +39,7 @@ pub(super) struct RawConfig {
     pub(super) system_bus: Option<bool>,
     pub(super) battery_low_percent: Option<u64>,
     pub(super) standby_age_max_ms: Option<u64>,
+    status_group: Option<String>,
     apps: Option<Vec<String>>,
     #[serde(default)]
     defaults: PolicySettings,
@@ -126,6 +129,17 @@ fn checked(
 }
 
 impl RawConfig {
+    /// The group whose members may read the status. Whether there is one is found out by the mount.
+    pub(super) fn status_group(&self) -> Result<Option<String>, Fault> {
+        match &self.status_group {
+            Some(name) if name.is_empty() || name.contains([':', '\n']) => {
+                let message = format!("\"{name}\" is not the name of a group");
+                Err(Fault::new("status_group", message))
+            }
+            name => Ok(name.clone()),
+        }
+    }
+
     pub(super) fn rules(&self) -> Result<Rules, Fault> {
         let everything = [String::from("*")];
         let globs = self.apps.as_deref().unwrap_or(&everything);
@@ -138,18 +152,30 @@ impl RawConfig {
             .map(|glob| AppGlob::of_apps(glob))
             .collect::<Result<Vec<_>, _>>();
         let apps = apps.map_err(|message| Fault::new("apps", message))?;
+        let depth_max = AppGlob::depth_max_of(&apps);
         let (_, defaults) = checked("defaults", &self.defaults, AppPolicy::default())?;
         let mut matched = Vec::with_capacity(self.app.len());
-        for app in &self.app {
+        for (index, app) in self.app.iter().enumerate() {
             let RawApp { glob, settings } = app;
             let key = format!("app \"{glob}\"");
-            let (change, _) = checked(&key, settings, defaults)?;
+            let of_app = |fault: Fault| fault.in_app(index);
+            let (change, _) = checked(&key, settings, defaults).map_err(of_app)?;
             let compiled = match glob.as_str() {
                 // The app of everything that lies in no other app.
                 "." => AppGlob::new(glob),
                 glob => AppGlob::of_apps(glob),
             };
-            let glob = compiled.map_err(|message| Fault::new(format!("{key}.match"), message))?;
+            let glob =
+                compiled.map_err(|message| of_app(Fault::new(format!("{key}.match"), message)))?;
+            let is_too_deep = |(depth, max)| depth > max;
+            if glob.depth().zip(depth_max).is_some_and(is_too_deep) {
+                let message = format!(
+                    "\"{}\" matches no app: which directories are apps is said by `apps = {globs:?}`; \
+                     add a glob like this one there",
+                    app.glob
+                );
+                return Err(of_app(Fault::new(format!("{key}.match"), message)));
+            }
             matched.push((glob, change));
         }
         Ok(Rules::new(apps, defaults, matched))

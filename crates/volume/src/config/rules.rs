@@ -74,6 +74,17 @@ impl AppGlob {
         components.len() > names().count() && matches.all(|does_match| does_match)
     }
 
+    /// How many names the path of an app can have at most; none: any number.
+    pub(super) fn depth_max_of(apps: &[Self]) -> Option<usize> {
+        let mut depths = apps.iter().map(Self::depth_max);
+        depths.try_fold(0, |max, depth| depth.map(|depth| max.max(depth)))
+    }
+
+    /// How many names every path that it matches has; none: that is not known.
+    pub(super) fn depth(&self) -> Option<usize> {
+        self.components.as_ref().map(Vec::len)
+    }
+
     /// How many names a path that it matches can have at most; none: any number.
     fn depth_max(&self) -> Option<usize> {
         let glob = self.whole.glob().glob();
@@ -104,11 +115,9 @@ impl Rules {
         defaults: AppPolicy,
         matched: Vec<(AppGlob, PolicyChange)>,
     ) -> Self {
-        let mut depths = apps.iter().map(AppGlob::depth_max);
-        let apps_depth_max = depths.try_fold(0, |max, depth| depth.map(|depth| max.max(depth)));
         Self {
+            apps_depth_max: AppGlob::depth_max_of(&apps),
             apps: apps.into(),
-            apps_depth_max,
             defaults,
             matched: matched.into(),
             overrides: Vec::new(),

@@ -7,6 +7,7 @@ use mobifs_engine::policy::transactioning::{
 };
 use mobifs_engine::{AppPolicy, Class};
 
+use super::kind::Kind;
 use super::policy_keys::PolicySettings;
 use super::size::Size;
 
@@ -67,6 +68,7 @@ impl PolicySettings {
             staleness_bytes,
             flush_interval_ms,
         } = self;
+        self.check_ages()?;
         let fault = |key| move |message| SettingError::new(key, message);
         let class = class.as_deref().map(parse_class).transpose();
         class.map_err(fault("class"))?;
@@ -92,6 +94,21 @@ impl PolicySettings {
             }
         }
         Ok(PolicyChange(self.clone()))
+    }
+
+    /// No age is longer than makes sense.
+    fn check_ages(&self) -> Result<(), SettingError> {
+        for (key, age_ms) in [
+            ("age_max_ms", self.age_max_ms),
+            ("interval_ms", self.interval_ms),
+            ("quiet_ms", self.quiet_ms),
+            ("quiet_age_min_ms", self.quiet_age_min_ms),
+            ("flush_interval_ms", self.flush_interval_ms),
+        ] {
+            let checked = Kind::Milliseconds.check_number(age_ms.unwrap_or(0));
+            checked.map_err(|message| SettingError::new(key, message))?;
+        }
+        Ok(())
     }
 }
 
@@ -175,7 +192,9 @@ impl PolicyChange {
 /// [`SettingError`].
 pub fn check_policy(policy: &AppPolicy, change: &PolicyChange) -> Result<(), SettingError> {
     let rule = &policy.transactioning;
-    if rule.tpl.staleness_min_pages > policy.staleness_max_pages {
+    // The key of a policy that is not chosen has no effect, and need not fit.
+    let is_tpl = rule.name == TransactioningName::Tpl;
+    if is_tpl && rule.tpl.staleness_min_pages > policy.staleness_max_pages {
         return Err(SettingError::new(
             "staleness_min_bytes",
             "is larger than staleness_max_bytes",

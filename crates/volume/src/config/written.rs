@@ -1,6 +1,7 @@
 //! The configuration as a text: which keys there are, of what kind their values are, and where in
 //! the file each is.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -16,11 +17,13 @@ use super::{Fault, line_of};
 type Key = (&'static str, Kind);
 
 /// The keys of the whole mount.
-const MOUNT_KEYS: [Key; 21] = [
+const MOUNT_KEYS: [Key; 24] = [
     ("memory_budget_bytes", Kind::Size),
     ("journal_bytes", Kind::Size),
     ("direct_write_max_bytes", Kind::Size),
     ("apply_idle_ms", Kind::Milliseconds),
+    ("preallocate_database_bytes", Kind::Size),
+    ("preallocate_large_bytes", Kind::Size),
     ("objects_max", Kind::Count),
     ("allow_durable", Kind::Flag),
     ("predictor", Kind::Text),
@@ -37,6 +40,7 @@ const MOUNT_KEYS: [Key; 21] = [
     ("system_bus", Kind::Flag),
     ("battery_low_percent", Kind::Count),
     ("standby_age_max_ms", Kind::Milliseconds),
+    ("status_group", Kind::Text),
     ("apps", Kind::Globs),
 ];
 
@@ -74,6 +78,15 @@ pub(super) struct Written {
     lines: HashMap<String, Option<usize>>,
     /// The keys by the places of their values.
     values: Vec<(Range<usize>, String)>,
+    /// The tables `[[app]]` in their order.
+    apps: Vec<WrittenApp>,
+}
+
+/// Where an `[[app]]` and its keys are.
+#[derive(Debug)]
+struct WrittenApp {
+    line: usize,
+    keys: HashMap<String, usize>,
 }
 
 impl Written {
@@ -101,6 +114,15 @@ impl Written {
             .iter()
             .find(|(place, _)| place.contains(&offset));
         found.map(|(_, key)| key.as_str())
+    }
+
+    /// The line of a key of the `[[app]]` with this index, of which several may have the same glob;
+    /// where the key itself is not written, that of the table.
+    pub(super) fn line_in_app(&self, index: usize, key: &str) -> Option<usize> {
+        let app = self.apps.get(index)?;
+        let name = key.rsplit_once('.').map(|(_, name)| name);
+        let line = name.and_then(|name| app.keys.get(name)).copied();
+        Some(line.unwrap_or(app.line))
     }
 
     fn note(&mut self, key: &str, line: usize) {
@@ -157,6 +179,13 @@ impl Written {
         };
         let place = format!("app \"{glob}\"");
         self.note(&place, line);
+        let line_of_key = |key: &Spanned<Cow<'_, str>>| line_of(text, key.span().start);
+        let keys = table.iter();
+        let keys = keys.map(|(key, _)| (key.get_ref().to_string(), line_of_key(key)));
+        self.apps.push(WrittenApp {
+            line,
+            keys: keys.collect(),
+        });
         self.table(text, &place, table, &app_keys(), true)
     }
 
@@ -184,7 +213,7 @@ impl Written {
         text: &str,
         place: Option<&str>,
         known: &[Key],
-        key: &Spanned<std::borrow::Cow<'_, str>>,
+        key: &Spanned<Cow<'_, str>>,
         value: &Spanned<DeValue<'_>>,
     ) -> Result<(), Fault> {
         let name = key.get_ref();
@@ -242,10 +271,7 @@ fn unknown_key(name: &str, place: Option<&str>, known: &[Key]) -> String {
 /// The keys of a table in the order of the file.
 fn in_order<'a, 'i>(
     table: &'a DeTable<'i>,
-) -> Vec<(
-    &'a Spanned<std::borrow::Cow<'i, str>>,
-    &'a Spanned<DeValue<'i>>,
-)> {
+) -> Vec<(&'a Spanned<Cow<'i, str>>, &'a Spanned<DeValue<'i>>)> {
     let mut keys: Vec<_> = table.iter().collect();
     keys.sort_by_key(|(key, _)| key.span().start);
     keys

@@ -227,7 +227,15 @@ impl StoreLock {
         if let Ok(Some(directory)) = open_directory(root, &self.scope) {
             // We made the directory, so all that has these names was made for this
             // attempt. Whatever else is in there keeps the directory.
-            let made = ["journal", "journal.new", "id", "reserve", LOCK];
+            let made = [
+                "journal",
+                "journal.new",
+                "id",
+                "reserve",
+                LOCK,
+                mobifs_store::PREALLOCATED_FILE,
+                mobifs_store::CALIBRATION_FILE,
+            ];
             for name in made.into_iter().chain(mobifs_store::SPARE_FILES) {
                 let _gone = rustix::fs::unlinkat(&directory, name, AtFlags::empty());
             }

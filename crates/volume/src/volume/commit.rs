@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 
 use mobifs_base::{MonotonicNs, ObjectId, PAGE_BYTES_U64, SpaceInfo, TransactionId};
 use mobifs_engine::{ClosedUntil, Commit, FsError, Next, SyncPoint};
-use mobifs_store::StoreError;
+use mobifs_store::{Calibration, StoreError, Transaction};
 
+use super::group_commit::Wanted;
 use super::sync::MutexGuard;
 use super::{Checkpoint, Shared, Volume, VolumeError};
 use crate::AppName;
@@ -26,54 +27,76 @@ impl Shared {
         commit_lock: &MutexGuard<'_, ()>,
         commit: &Commit,
     ) -> Result<(), StoreError> {
-        self.try_commit(commit_lock, commit, false)
+        self.try_commit(commit_lock, std::slice::from_ref(commit), false)
     }
 
-    /// As [`Shared::commit_one`]; `may_wait`: no caller waits for it.
+    /// As [`Shared::commit_one`], for transactions that do not depend on each other: all or none.
+    /// Where several fail they are as if they had not been tried.
+    pub(super) fn commit_group(
+        &self,
+        commit_lock: &MutexGuard<'_, ()>,
+        group: &[Commit],
+    ) -> Result<(), StoreError> {
+        self.try_commit(commit_lock, group, false)
+    }
+
+    /// As [`Shared::commit_group`]; `may_wait`: no caller waits for it.
     fn try_commit(
         &self,
         commit_lock: &MutexGuard<'_, ()>,
-        commit: &Commit,
+        group: &[Commit],
         may_wait: bool,
     ) -> Result<(), StoreError> {
         let started = self.moment().now;
-        let result = self.hand_over(commit);
-        if result.is_ok() {
-            self.learn_commit(commit.page_bytes().div_ceil(PAGE_BYTES_U64), started);
-        }
-        let failed = match result {
-            Ok(()) => {
-                let moment = self.moment();
+        let result = self.hand_over(group);
+        match (&result, group) {
+            (Ok(()), _) => {
+                let page_bytes: u64 = group.iter().map(Commit::page_bytes).sum();
+                self.learn_commit(page_bytes.div_ceil(PAGE_BYTES_U64), started);
+                self.committed(group);
+            }
+            (Err(error), [commit]) => self.refuse(commit.transaction, error, may_wait),
+            (Err(error), _) => {
+                tracing::debug!(%error, "a group of transactions is tried one by one");
                 let mut locked = self.lock_engine();
-                let before = locked.engine.dirty_bytes();
-                locked.engine.committed(commit.transaction);
-                let freed = before - locked.engine.dirty_bytes();
-                self.forecast.lock().committed(freed);
-                drop(locked);
-                self.freed_space.lock().committed(&commit.sizes, moment.now);
-                let mut checkpoints = self.checkpoints.lock();
-                for path in &commit.apps {
-                    let last = Checkpoint {
-                        wall: moment.wall,
-                        now: moment.now,
-                    };
-                    checkpoints.insert(path.clone(), last);
+                for commit in group {
+                    locked.engine.commit_put_back(commit.transaction);
                 }
-                Ok(())
+                drop(locked);
+                return result;
             }
-            Err(error) => {
-                self.refuse(commit.transaction, &error, may_wait);
-                Err(error)
-            }
-        };
-        self.note_failures(failed.as_ref().err());
-        if failed.as_ref().is_err_and(StoreError::is_full) {
+        }
+        self.note_failures(result.as_ref().err());
+        if result.as_ref().is_err_and(StoreError::is_full) {
             self.wait_for_room();
         }
         if let Err(error) = self.refresh_space(commit_lock) {
             tracing::warn!(%error, "the lower filesystem does not say how much room there is");
         }
-        failed
+        result
+    }
+
+    /// The store has these transactions, durably.
+    fn committed(&self, group: &[Commit]) {
+        let moment = self.moment();
+        let mut locked = self.lock_engine();
+        let before = locked.engine.dirty_bytes();
+        for commit in group {
+            locked.engine.committed(commit.transaction);
+        }
+        let freed = before - locked.engine.dirty_bytes();
+        self.forecast.lock().committed(freed);
+        drop(locked);
+        let last = Checkpoint {
+            wall: moment.wall,
+            now: moment.now,
+        };
+        for commit in group {
+            let sizes = &commit.sizes;
+            self.freed_space.lock().committed(sizes, moment.now);
+            let mut checkpoints = self.checkpoints.lock();
+            checkpoints.extend(commit.apps.iter().map(|path| (path.clone(), last)));
+        }
     }
 
     /// A commit failed: its apps accept no changes until it succeeds, unless it `may_wait` for
@@ -104,12 +127,14 @@ impl Shared {
         }
     }
 
-    fn hand_over(&self, commit: &Commit) -> Result<(), StoreError> {
+    fn hand_over(&self, group: &[Commit]) -> Result<(), StoreError> {
         crate::fault_point("commit");
-        for &id in &commit.pins {
-            self.store.pin(id);
+        let mut whole = Transaction::default();
+        for commit in group {
+            commit.pins.iter().for_each(|&id| self.store.pin(id));
+            whole.join(commit.to_transaction());
         }
-        self.store.commit(commit.to_transaction())
+        self.store.commit(whole)
     }
 
     /// Updates the reasons for read-only apps from the engine.
@@ -144,7 +169,7 @@ impl Shared {
                 Next::Nothing { until } => return Committed::All { until },
             };
             // A failure is recorded with the app and does not affect the others.
-            let _failed = self.try_commit(&commit_lock, &commit, true);
+            let _failed = self.try_commit(&commit_lock, std::slice::from_ref(&commit), true);
             self.durable_syncs.committed(commit.page_bytes());
             drop(commit_lock);
             if pauses() {
@@ -169,41 +194,6 @@ impl Shared {
         let Some(commit) = commit else { return false };
         let _failed = self.commit_one(&commit_lock, &commit);
         true
-    }
-
-    /// Commits one transaction and those it depends on, in the caller's thread.
-    /// Callers that wait for the commit lock find their transaction committed by the one
-    /// before: a group commit.
-    pub(super) fn commit_towards(&self, transaction: TransactionId) -> Result<(), FsError> {
-        loop {
-            // Asked before the commit lock is taken, too: for another app's transaction, which may
-            // have that lock next and be large, there is no reason to wait any more.
-            if !self.lock_engine().engine.is_uncommitted(transaction) {
-                return Ok(());
-            }
-            let commit_lock = self.commit_lock.lock();
-            let (commit, refusal) = {
-                let mut locked = self.lock_engine();
-                if !locked.engine.is_uncommitted(transaction) {
-                    return Ok(());
-                }
-                (
-                    locked.engine.next_commit(Some(transaction)),
-                    locked.engine.refusal_of(transaction),
-                )
-            };
-            // No other thread commits while this one has the commit lock: what cannot be handed out
-            // has failed before.
-            let Some(commit) = commit else {
-                return Err(not_committed(refusal == Some(FsError::NoSpace)));
-            };
-            if let Err(error) = self.commit_one(&commit_lock, &commit)
-                // Otherwise it was merged with transactions that free room, and is tried again.
-                && self.lock_engine().engine.refusal_of(transaction).is_some()
-            {
-                return Err(not_committed(error.is_full()));
-            }
-        }
     }
 
     /// Brings everything committed to its final place.
@@ -311,7 +301,7 @@ impl Committed {
 }
 
 /// The error for a thread that waits for a commit.
-fn not_committed(is_full: bool) -> FsError {
+pub(super) const fn not_committed(is_full: bool) -> FsError {
     if is_full {
         FsError::NoSpace
     } else {
@@ -327,24 +317,30 @@ impl Volume {
     /// `NoSpace` if there was no room in the lower filesystem for the commit, `Io` if it failed
     /// otherwise.
     pub fn fsync(&self, id: ObjectId) -> Result<(), FsError> {
-        self.shared.check_power()?;
+        let shared = &self.shared;
+        shared.check_power()?;
+        if shared.commit_queue.is_led() && shared.lock_engine().engine.is_durable(id) {
+            // The next commit closes what is to be durable: it may be more by then, of other
+            // threads that wait, and is one transaction all the same.
+            let _waiting = shared.durable_syncs.begin();
+            return shared.commit_together(Wanted::Object(id));
+        }
         let point = {
-            let mut locked = self.shared.lock_engine();
+            let mut locked = shared.lock_engine();
             let point = locked.engine.sync_point(id);
             if point != SyncPoint::Now {
                 locked.engine.retry_failed(Some(FsError::NoSpace));
             } else if locked.engine.has_closed() {
                 // A policy closed it here, and no thread waits for it.
-                self.shared.wake(&mut locked);
+                shared.wake(&mut locked);
             }
             point
         };
         match point {
             SyncPoint::Now => Ok(()),
             SyncPoint::Committed(all) => {
-                let _waiting = self.shared.durable_syncs.begin();
-                all.into_iter()
-                    .try_for_each(|transaction| self.shared.commit_towards(transaction))
+                let _waiting = shared.durable_syncs.begin();
+                shared.commit_together(Wanted::Transactions(all))
             }
         }
     }
@@ -400,6 +396,19 @@ impl Volume {
         Ok(applied?)
     }
 
+    /// Applies what is committed and measures the device below the store again; commits wait
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// [`VolumeError::PowerCut`], or what the store refuses ([`mobifs_store::Store::calibrate`]).
+    pub fn calibrate(&self) -> Result<Calibration, VolumeError> {
+        self.shared
+            .check_power()
+            .map_err(|_| VolumeError::PowerCut)?;
+        self.shared.apply()?;
+        Ok(self.shared.store.calibrate()?)
+    }
+
     fn commit_app(&self, name: &[u8]) -> Result<(), VolumeError> {
         let point = self.shared.lock_engine().engine.close_app(name);
         let point = match point {
@@ -416,11 +425,10 @@ impl Volume {
         let SyncPoint::Committed(all) = point else {
             return Ok(());
         };
-        for transaction in all {
-            if self.shared.commit_towards(transaction).is_err() {
-                self.shared.check_failures()?;
-                return Err(FsError::Io.into());
-            }
+        let wanted = Wanted::Transactions(all);
+        if self.shared.commit_together(wanted).is_err() {
+            self.shared.check_failures()?;
+            return Err(FsError::Io.into());
         }
         Ok(())
     }

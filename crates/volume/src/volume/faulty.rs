@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use mobifs_base::{
     ByteRange, DirectoryEntry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr,
 };
-use mobifs_store::{Capabilities, MemoryStore, PendingWork, Seek, Store, StoreError, Transaction};
+use mobifs_store::{
+    Calibration, Capabilities, MemoryStore, PendingWork, Seek, Store, StoreError, Transaction,
+};
 use parking_lot::Mutex;
 
 /// Size of the journal, where the store simulates one.
@@ -123,6 +125,12 @@ impl Store for Faulty {
         }
         self.journal_used_bytes.store(0, Ordering::SeqCst);
         self.store.apply()
+    }
+    fn calibration(&self) -> Option<Calibration> {
+        self.store.calibration()
+    }
+    fn calibrate(&self) -> Result<Calibration, StoreError> {
+        self.store.calibrate()
     }
     fn pending(&self) -> PendingWork {
         let mut pending = self.store.pending();

@@ -16,6 +16,7 @@ mod durable_syncs;
 #[cfg(all(test, not(feature = "interleavings")))]
 mod faulty;
 mod freed_space;
+mod group_commit;
 mod locked_engine;
 mod namespace;
 mod needs;
@@ -45,13 +46,14 @@ use mobifs_engine::{Engine, EngineConfig, FsError, Limits, Moment, Pacing};
 use mobifs_store::{Store, StoreError};
 
 pub use checkpointer::Checkpointer;
-pub use rollback_journals::{SyncCaller, WRITER_LOCK_AT};
+pub use rollback_journals::{SyncCaller, WRITER_LOCK_AT, is_rollback_journal};
 pub use settings::BatterySource;
 pub use trimmer::KernelCache;
 pub use types::{AppliedState, VolumeError, VolumeOptions};
 
 use self::durable_syncs::DurableSyncs;
 use self::freed_space::FreedSpace;
+use self::group_commit::CommitQueue;
 use self::locked_engine::{EngineState, LockedEngine};
 use self::rollback_journals::RollbackJournals;
 use self::room::Starved;
@@ -100,6 +102,8 @@ struct Shared {
     forgotten_objects: AtomicU64,
     /// Its holder may change the store's committed state. Taken before `engine_state`.
     commit_lock: Mutex<()>,
+    /// Calls that wait for a commit. Taken after `commit_lock` and before `engine_state`.
+    commit_queue: CommitQueue,
     /// To which the checkpointer gives way.
     durable_syncs: DurableSyncs,
     /// Transactions of SQLite under way.
@@ -206,6 +210,7 @@ impl Volume {
             has_trimmer: AtomicBool::new(false),
             forgotten_objects: AtomicU64::new(0),
             commit_lock: Mutex::new(()),
+            commit_queue: CommitQueue::default(),
             durable_syncs: DurableSyncs::default(),
             rollback_journals: RollbackJournals::inherited(resumption.is_some()),
             listing: RwLock::new(()),

@@ -66,7 +66,8 @@ impl Volume {
     /// [`Volume::unlink`] is.
     ///
     /// # Errors
-    /// As [`mobifs_engine::Engine::set_attributes`] and [`Volume::fsync`].
+    /// As [`mobifs_engine::Engine::set_attributes`], and [`Volume::fsync`]: then the attributes are
+    /// changed, and not durably.
     pub fn set_attributes(
         &self,
         _caller: &Caller,
@@ -78,8 +79,8 @@ impl Volume {
         let node = self
             .shared
             .change(|engine| engine.set_attributes(moment, id, change))?;
-        if let Some((journal, directory)) = journal {
-            self.ended_rollback(Some(journal), directory)?;
+        if let Some((ending, directory)) = journal {
+            self.ended_rollback(Some(ending), directory)?;
         }
         Ok(node)
     }
@@ -156,10 +157,11 @@ impl Volume {
     /// not durably.
     pub fn unlink(&self, parent: ObjectId, name: &[u8]) -> Result<(), FsError> {
         let moment = self.shared.moment();
-        let journal = self.ends_rollback(parent, name);
+        let ending = self.ends_rollback(parent, name);
+        self.commit_inherited(ending, parent)?;
         self.shared
             .remove(|engine, memory| engine.unlink(moment, parent, name, memory))?;
-        self.ended_rollback(journal, parent)
+        self.ended_rollback(ending, parent)
     }
 
     /// Removes an empty directory.
@@ -175,7 +177,8 @@ impl Volume {
     /// Renames an entry. It is durable on return where [`Volume::unlink`] is.
     ///
     /// # Errors
-    /// As [`mobifs_engine::Engine::rename`] and [`Volume::fsync`].
+    /// As [`mobifs_engine::Engine::rename`], and [`Volume::fsync`]: then the entry is renamed, and
+    /// not durably.
     pub fn rename(
         &self,
         parent: ObjectId,

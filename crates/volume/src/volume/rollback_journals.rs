@@ -33,13 +33,23 @@
 //! * The journal names no super-journal: a transaction over several databases is committed when
 //!   that is removed, and these may be in several apps.
 //!
-//! Nothing of this outlives the daemon, and nothing has to: its successor makes every removal of a
-//! journal durable.
+//! # Failures
+//!
+//! The end of a journal fails as an `fsync` does if it cannot be made durable: it is done, in memory, and
+//! committed together with what comes later, or never. SQLite reports the transaction as failed, and the
+//! next program finds it rolled back after a power cut, committed otherwise.
+//!
+//! # Successors
+//!
+//! Nothing of this outlives the daemon. Its successor makes every removal of a journal durable, because calls
+//! may have been answered that it does not know. These it makes good while the journal is still there: if
+//! that fails, nothing is removed. If only the removal cannot be made durable, it is what it is in any
+//! filesystem, done and perhaps undone by a power cut, which rolls the transaction back.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mobifs_base::{MonotonicNs, Name, ObjectId};
+use mobifs_base::{FileKind, MonotonicNs, Name, ObjectId};
 use mobifs_engine::FsError;
 
 use super::Volume;
@@ -124,6 +134,20 @@ struct Rollback {
     called_at: MonotonicNs,
 }
 
+/// A journal that is about to lose its name or its content.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ending {
+    journal: ObjectId,
+    /// Its transaction has begun here, so all calls that were answered for it are known.
+    is_known: bool,
+}
+
+/// Whether a file of this name may be a rollback journal. What takes such a name away can fail after it is
+/// done: it could not be made durable.
+pub fn is_rollback_journal(name: &[u8]) -> bool {
+    name.ends_with(SUFFIX)
+}
+
 /// Who calls for durability.
 #[derive(Clone, Copy)]
 pub struct SyncCaller<'c> {
@@ -201,8 +225,8 @@ impl Volume {
 
     /// The journal that has this name, if its removal ends a transaction of SQLite, calls of which
     /// were answered without a commit: the removal has to commit.
-    pub(super) fn ends_rollback(&self, directory: ObjectId, name: &[u8]) -> Option<ObjectId> {
-        if !name.ends_with(SUFFIX) {
+    pub(super) fn ends_rollback(&self, directory: ObjectId, name: &[u8]) -> Option<Ending> {
+        if !is_rollback_journal(name) {
             return None;
         }
         let journals = &self.shared.rollback_journals;
@@ -210,12 +234,36 @@ impl Volume {
         if is_empty && !journals.is_inherited {
             return None;
         }
-        let known = self
-            .shared
-            .lock_engine()
-            .engine
-            .known_entry(directory, name);
-        known.filter(|id| journals.is_inherited || journals.under_way.lock().contains_key(id))
+        let journal = {
+            let locked = self.shared.lock_engine();
+            let known = locked.engine.known_entry(directory, name)?;
+            let node = locked.engine.attributes(known).ok()?;
+            (node.attributes.kind == FileKind::Regular).then_some(known)?
+        };
+        let is_known = journals.under_way.lock().contains_key(&journal);
+        let ending = Ending { journal, is_known };
+        (is_known || journals.is_inherited).then_some(ending)
+    }
+
+    /// Before a journal is removed of which perhaps only a predecessor knew: what that one has answered is made
+    /// durable while the journal is still there. Where there is no room, its removal may free some.
+    ///
+    /// # Errors
+    /// `ReadOnly` if that failed, as for each change of an app whose commit has failed.
+    pub(super) fn commit_inherited(
+        &self,
+        ending: Option<Ending>,
+        directory: ObjectId,
+    ) -> Result<(), FsError> {
+        if ending.is_none_or(|ending| ending.is_known) {
+            return Ok(());
+        }
+        self.shared.check_power()?;
+        match self.fsync(directory) {
+            Ok(()) | Err(FsError::NoSpace) => Ok(()),
+            Err(FsError::Io) => Err(FsError::ReadOnly),
+            Err(error) => Err(error),
+        }
     }
 
     /// The journal, and its directory, if cutting it off to this size ends a transaction of SQLite
@@ -224,12 +272,16 @@ impl Volume {
         &self,
         id: ObjectId,
         size: Option<u64>,
-    ) -> Option<(ObjectId, ObjectId)> {
+    ) -> Option<(Ending, ObjectId)> {
         if size? >= HEADER_BYTES as u64 {
             return None;
         }
         let under_way = self.shared.rollback_journals.under_way.lock();
-        under_way.get(&id).map(|one| (id, one.directory))
+        let ending = Ending {
+            journal: id,
+            is_known: true,
+        };
+        under_way.get(&id).map(|one| (ending, one.directory))
     }
 
     /// A journal has lost the name that it had in this directory, or its content.
@@ -238,10 +290,10 @@ impl Volume {
     /// As [`Volume::fsync`].
     pub(super) fn ended_rollback(
         &self,
-        journal: Option<ObjectId>,
+        ending: Option<Ending>,
         directory: ObjectId,
     ) -> Result<(), FsError> {
-        let Some(journal) = journal else {
+        let Some(Ending { journal, is_known }) = ending else {
             return Ok(());
         };
         self.shared
@@ -249,7 +301,16 @@ impl Volume {
             .under_way
             .lock()
             .remove(&journal);
-        self.fsync(directory)
+        match self.fsync(directory) {
+            Err(error) if !is_known => {
+                tracing::error!(
+                    ?error,
+                    "the removal of a rollback journal that a predecessor knew is not durable yet"
+                );
+                Ok(())
+            }
+            committed => committed,
+        }
     }
 
     /// The rest of a request in which a predecessor has taken this name away: if it was a
@@ -258,7 +319,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::fsync`].
     pub fn end_rollback_again(&self, directory: ObjectId, name: &[u8]) -> Result<(), FsError> {
-        if name.ends_with(SUFFIX) {
+        if is_rollback_journal(name) {
             self.fsync(directory)?;
         }
         Ok(())

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use mobifs_base::{MonotonicNs, ObjectId};
-use mobifs_engine::{KernelHeld, References};
+use mobifs_engine::{Commit, KernelHeld, References};
 
 use super::{Volume, VolumeError};
 
@@ -15,18 +15,30 @@ impl Volume {
         let _point = self.shared.lock_engine().engine.close_app(name.as_bytes());
     }
 
-    /// Commits the closed transaction that is next; false if there is none.
+    /// Commits the closed transaction that is next; false if there is none. Each second time it is
+    /// committed with all that do not depend on it, as calls that wait at the same time have theirs.
     ///
     /// # Errors
     /// What the store said.
     pub fn commit_next(&self) -> Result<bool, VolumeError> {
-        let commit_lock = self.shared.commit_lock.lock();
-        let commit = self.shared.lock_engine().engine.next_commit(None);
+        let shared = &self.shared;
+        let commit_lock = shared.commit_lock.lock();
+        if shared.commit_queue.is_turn_of_a_group() {
+            let group: Vec<Commit> = {
+                let mut locked = shared.lock_engine();
+                std::iter::from_fn(|| locked.engine.next_commit(None)).collect()
+            };
+            if group.is_empty() {
+                return Ok(false);
+            }
+            let committed = shared.commit_group(&commit_lock, &group);
+            if committed.is_ok() || group.len() == 1 {
+                return Ok(committed.map(|()| true)?);
+            }
+        }
+        let commit = shared.lock_engine().engine.next_commit(None);
         match commit {
-            Some(commit) => Ok(self
-                .shared
-                .commit_one(&commit_lock, &commit)
-                .map(|()| true)?),
+            Some(commit) => Ok(shared.commit_one(&commit_lock, &commit).map(|()| true)?),
             None => Ok(false),
         }
     }

@@ -3,8 +3,12 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use tempfile::TempDir;
+
+/// How often a filesystem that is busy is unmounted.
+const ATTEMPTS: u32 = 50;
 
 /// A filesystem in an image file, mounted; unmounted and gone with the value.
 #[derive(Debug)]
@@ -52,10 +56,18 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        if is_mounted(&self.path()) {
+        // A process that another test is just starting has its files for a moment, too.
+        for _attempt in 0..ATTEMPTS {
+            if !is_mounted(&self.path()) {
+                return;
+            }
             let status = Command::new("umount").arg(self.path()).status();
-            assert!(status.is_ok_and(|status| status.success()) || std::thread::panicking());
+            if status.is_ok_and(|status| status.success()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
         }
+        assert!(std::thread::panicking(), "the disk stays mounted");
     }
 }
 

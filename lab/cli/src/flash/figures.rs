@@ -24,7 +24,7 @@ pub(super) fn lines(document: &Value) -> String {
 
 fn add(text: &mut String, value: &Value, depth: usize) {
     let indentation = INDENTATION.repeat(depth);
-    let entries: Vec<(String, &Value)> = match value {
+    let mut entries: Vec<(String, &Value)> = match value {
         Value::Object(fields) => fields
             .iter()
             .map(|(name, value)| (name.replace('_', " "), value))
@@ -36,6 +36,11 @@ fn add(text: &mut String, value: &Value, depth: usize) {
             .collect(),
         _ => Vec::new(),
     };
+    if value.is_object() {
+        // As people read them: p99 before p999.
+        entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+    }
+    let entries: Vec<_> = entries.into_iter().map(with_unit).collect();
     let is_leaf = |value: &Value| match value {
         Value::Object(_) => false,
         Value::Array(items) => items
@@ -45,21 +50,40 @@ fn add(text: &mut String, value: &Value, depth: usize) {
     };
     let width = entries
         .iter()
-        .filter(|(_, value)| is_leaf(value))
-        .map(|(name, _)| name.chars().count())
+        .filter(|(_, _, value)| is_leaf(value))
+        .map(|(name, ..)| name.chars().count())
         .max()
         .unwrap_or(0);
-    for (name, value) in entries {
+    for (name, time, value) in entries {
         if value.is_null() || (depth > 0 && name == NAME_FIELD) {
             continue;
         }
         if is_leaf(value) {
-            let value = plain(value);
+            let value = time.unwrap_or_else(|| plain(value));
             text.push_str(&format!("{indentation}{name:width$}  {value}\n"));
         } else if !is_all_zero(value) {
             text.push_str(&format!("{indentation}{name}\n"));
             add(text, value, depth + 1);
         }
+    }
+}
+
+/// A time in nanoseconds, by its name, as people read it, without the unit in the name.
+fn with_unit((name, value): (String, &Value)) -> (String, Option<String>, &Value) {
+    let is_time = name.ends_with(" ns") && value.is_number();
+    match (name.strip_suffix(" ns"), value.as_f64()) {
+        (Some(short), Some(ns)) if is_time => (short.to_owned(), Some(time(ns)), value),
+        _ => (name, None, value),
+    }
+}
+
+/// `850 ns`, `12.3 µs`, `4.56 ms`, `7.89 s`
+fn time(ns: f64) -> String {
+    match ns {
+        ns if ns < 1e3 => format!("{ns:.0} ns"),
+        ns if ns < 1e6 => format!("{:.1} µs", ns / 1e3),
+        ns if ns < 1e9 => format!("{:.2} ms", ns / 1e6),
+        ns => format!("{:.2} s", ns / 1e9),
     }
 }
 
@@ -110,5 +134,16 @@ mod tests {
         let expected = "commands\n  read\n    sectors  8\nhit rate  0.500\nreads     5\nwear\n  erases   1 2\n  is worn  no\n";
         assert_eq!(lines(&document), expected);
         assert_eq!(lines(&Value::Null), "");
+    }
+
+    /// p999 was before p99, and both were in nanoseconds.
+    #[test]
+    fn times_are_in_order_and_have_units() {
+        let document = json!({
+            "p999_ns": 4_560_000, "p99_ns": 12_345, "min_ns": 850, "max_ns": 7_890_000_000_u64,
+            "mean_ns": 1234.5,
+        });
+        let expected = "max   7.89 s\nmean  1.2 µs\nmin   850 ns\np99   12.3 µs\np999  4.56 ms\n";
+        assert_eq!(lines(&document), expected);
     }
 }

@@ -11,7 +11,7 @@ pub(crate) fn run(arguments: &MaterialiseArguments) -> Result<(), Failure> {
     let journal = Journal::open(&arguments.journal)?;
     if journal.is_cut_short() {
         eprintln!(
-            "mobifs-lab: the journal {} ends in the middle of a record, as when its server was \
+            "mobifs: the journal {} ends in the middle of a record, as when its server was \
              killed; that record is left out",
             arguments.journal.display()
         );

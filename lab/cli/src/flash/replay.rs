@@ -161,11 +161,11 @@ fn failure(error: &ReplayError) -> Failure {
 fn report_malformed(phase: &Phase) {
     let lines = &phase.lines;
     for quoted in &lines.malformed_quoted {
-        eprintln!("mobifs-lab: skipped: {quoted}");
+        eprintln!("mobifs: skipped: {quoted}");
     }
     let rest = lines.malformed - lines.malformed_quoted.len() as u64;
     if rest > 0 {
-        eprintln!("mobifs-lab: skipped: {rest} more lines");
+        eprintln!("mobifs: skipped: {rest} more lines");
     }
 }
 

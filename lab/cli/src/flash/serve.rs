@@ -75,7 +75,7 @@ fn watch_signals(end: EndHandle) -> Result<(), Failure> {
             }
             if !is_ending && !end.wait_for_users(PATIENCE) {
                 eprintln!(
-                    "mobifs-lab: the device is in use; it ends when its last user has left, or at \
+                    "mobifs: the device is in use; it ends when its last user has left, or at \
                      once with a second signal"
                 );
             }

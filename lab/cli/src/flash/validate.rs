@@ -23,6 +23,9 @@ whether the model has it (docs/FLASH-VALIDATION.md says which, and why some are 
   S4 Fig. 13   random accesses in regions of 1 MB to 2 GB, by size of the mapping cache
   S3 Fig. 8    flush at end against direct persistence for commits of 4 to 256 KiB
 
+S3: an excerpt of a work on persistence with hardware features of eMMC, whose title is not known.
+S4: C. Ji et al., File Fragmentation in Mobile Devices, IEEE Transactions on Mobile Computing, 2018.
+
 The exit code is 1 if any criterion failed.";
 
 #[derive(Debug, Args)]

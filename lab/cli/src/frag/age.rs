@@ -13,6 +13,7 @@ use mobifs_ageing::{
     AgeError, Filesystem, Place, Settings, Site, Source, Space, State, Through, Where, mobifs,
     table,
 };
+use mobifs_host::{mount_around, mounts};
 use mobifs_volume::parse_size;
 use rustix::process::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -30,7 +31,9 @@ names, sizes and contents; the report has a checksum for each day.
   mobifs frag age --fill high --seed 7 /mnt/empty
 
 An image is mounted by a loop device (root only), and unmounted at the end. A directory has to be empty; what
-ages is in DIR/aged. SIGINT ends a run so that --resume can continue it; a second one ends it at once.";
+ages is in DIR/aged. SIGINT ends a run so that --resume can continue it; a second one ends it at once.
+
+S4: C. Ji et al., File Fragmentation in Mobile Devices, IEEE Transactions on Mobile Computing, 2018.";
 
 #[derive(Debug, Args)]
 pub(super) struct AgeArguments {
@@ -104,6 +107,9 @@ pub(super) struct AgeArguments {
     /// Write large files rather than allocate their room
     #[arg(long, requires = "fill")]
     write_large: bool,
+    /// Fill the filesystem of DIR although others use it
+    #[arg(long, conflicts_with = "image")]
+    yes: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -202,6 +208,7 @@ fn watch_signals() -> Result<Arc<AtomicBool>, Failure> {
 
 fn begin(arguments: &AgeArguments) -> Result<(Place, State), Failure> {
     let site = site(arguments)?;
+    check_consent(arguments, &site)?;
     let failed = |error| failure(error, arguments);
     if let Some(fill) = arguments.fill {
         let deleted_bytes = parse_size(&arguments.delete).map_err(usage)?;
@@ -214,6 +221,31 @@ fn begin(arguments: &AgeArguments) -> Result<(Place, State), Failure> {
         sources.push(Source::file(path).map_err(failed)?);
     }
     run::scenarios(&site, &settings, &sources).map_err(failed)
+}
+
+/// A directory within a filesystem shares that with others, who will find it full.
+fn check_consent(arguments: &AgeArguments, site: &Site) -> Result<(), Failure> {
+    let Where::Directory(directory) = &site.place else {
+        return Ok(());
+    };
+    let stays_as_it_is = matches!(arguments.fill, Some(FillArgument::Low));
+    if arguments.yes || stays_as_it_is || !directory.is_dir() {
+        return Ok(());
+    }
+    let table = mounts().unwrap_or_default();
+    let mount = mount_around(directory, &table);
+    if mount.is_some_and(|mount| mount.mountpoint == *directory && !mount.shows_a_part()) {
+        return Ok(());
+    }
+    let filesystem = mount.map_or_else(
+        || "its filesystem".to_owned(),
+        |mount| format!("the filesystem at {}", mount.mountpoint.display()),
+    );
+    Err(usage(format!(
+        "ageing {} fills {filesystem}, which others use; age an image (--image FILE) or the directory where a \
+         filesystem of its own is mounted, or add --yes",
+        directory.display()
+    )))
 }
 
 fn usage(message: impl ToString) -> Failure {

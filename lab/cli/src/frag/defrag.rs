@@ -1,22 +1,19 @@
 //! `mobifs frag defrag`
 
-use std::collections::HashMap;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use mobifs_defragmenter::{DefragError, Mode, Options, defragment, table};
-use mobifs_trace::{EventKind, LoadOptions, load};
 use mobifs_volume::parse_size;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::ModelArguments;
+use super::{ModelArguments, facts_of};
 use crate::failure::{Code, Failure, put};
 
 pub(super) const HELP: &str = "\
-A PATH is a directory or a file on a mounted ext4, btrfs or f2fs; several lie on the same one. Only
+A PATH is a directory or a file on a mounted ext4, XFS, btrfs or f2fs; several lie on the same one. Only
 what is below a PATH moves. On ext4 free room is brought together as well: what lies between free
 extents moves away where a file needs the run. --remap is for an ext4 on a device of `mobifs flash
 serve`, which then changes its mapping instead of programming the content again.
@@ -25,7 +22,9 @@ The first SIGINT or SIGTERM ends it between two moves. A power cut leaves each f
 
   mobifs frag defrag --dry-run /data
   mobifs frag defrag --copy --rate 20MiB --flash-writes-max 1GiB /data
-  mobifs frag defrag --remap --all /mnt/served";
+  mobifs frag defrag --remap --all /mnt/served
+
+S4: C. Ji et al., File Fragmentation in Mobile Devices, IEEE Transactions on Mobile Computing, 2018.";
 
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("how").required(true)))]
@@ -79,12 +78,13 @@ pub(super) fn run(arguments: &DefragArguments) -> Result<(), Failure> {
     } else {
         Mode::DryRun
     };
+    let facts = arguments.hot.as_deref().map(facts_of).transpose()?;
     let options = Options {
         mode,
         takes_all: arguments.all,
         unshares: arguments.unshare,
         model: arguments.model.model(),
-        hot: arguments.hot.as_deref().map(hot).transpose()?,
+        hot: facts.map(|facts| facts.hot().clone()),
         rate_bytes: arguments.rate,
         flash_writes_max_bytes: arguments.flash_writes_max,
         leave_bytes: arguments.leave,
@@ -105,55 +105,9 @@ pub(super) fn run(arguments: &DefragArguments) -> Result<(), Failure> {
     }
 }
 
-/// Which ranges of which files a trace reads.
-fn hot(path: &Path) -> Result<HashMap<PathBuf, Vec<(u64, u64)>>, Failure> {
-    let loaded = load(path, &LoadOptions::default());
-    let loaded = loaded
-        .map_err(|error| Failure::new(Code::Damaged, format!("{}: {error}", path.display())))?;
-    crate::trace::report(&loaded.report);
-    let trace = loaded.trace;
-    let mut ranges: HashMap<PathBuf, Vec<(u64, u64)>> = HashMap::new();
-    for event in trace.events.iter().filter(|event| event.has_succeeded()) {
-        let EventKind::Read {
-            path,
-            offset,
-            length,
-        } = event.kind
-        else {
-            continue;
-        };
-        let path = std::ffi::OsStr::from_bytes(trace.paths.get(path));
-        let range = (offset, offset.saturating_add(length));
-        match ranges.get_mut(Path::new(path)) {
-            // Reading on is the rule.
-            Some(known) => match known.last_mut() {
-                Some(last) if (last.0..=last.1).contains(&range.0) => last.1 = last.1.max(range.1),
-                _ => known.push(range),
-            },
-            None => {
-                ranges.insert(path.into(), vec![range]);
-            }
-        }
-    }
-    for known in ranges.values_mut() {
-        known.sort_unstable();
-        known.dedup_by(|next, before| {
-            let joins = next.0 <= before.1;
-            before.1 = if joins {
-                before.1.max(next.1)
-            } else {
-                before.1
-            };
-            joins
-        });
-    }
-    Ok(ranges)
-}
-
 fn failure(error: DefragError) -> Failure {
     let code = match &error {
-        DefragError::NoTree(_) | DefragError::Several(..) => Code::Usage,
-        DefragError::Image(_) => Code::InUse,
+        DefragError::NoTree(_) | DefragError::Several(..) | DefragError::Image(_) => Code::Usage,
         DefragError::NoDevice(_) => Code::NotServed,
         _ => Code::Failed,
     };

@@ -31,7 +31,9 @@ device in virtual time (docs/AGEING.md says which device, which time, which tole
 It takes root (filesystems are made and mounted over loop devices). Images are sparse files in DIR,
 which go when an experiment ends. With --out, report.html and report.json are written there.
 The exit code is 1 if a criterion failed; one that differs from the paper for a reason whose evidence
-was measured did not.";
+was measured did not.
+
+S4: C. Ji et al., File Fragmentation in Mobile Devices, IEEE Transactions on Mobile Computing, 2018.";
 
 #[derive(Debug, Args)]
 pub(super) struct ExperimentArguments {

@@ -1,17 +1,16 @@
 //! `mobifs frag measure`
 
-use std::cell::Cell;
 use std::fs::{File, OpenOptions, Permissions};
-use std::io::{BufWriter, IsTerminal as _, Write};
+use std::io::{BufWriter, Write};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use clap::Args;
-use mobifs_fragmentation::{MeasureError, Options, measure, page, table};
+use mobifs_fragmentation::{MeasureError, Options, counted, measure, page, table};
 use tempfile::TempPath;
 
 use super::ModelArguments;
+use super::progress::Progress;
 use crate::failure::{Code, Failure, put};
 
 pub(super) const HELP: &str = "\
@@ -19,10 +18,12 @@ A PATH is a directory or a file on a mounted ext4, btrfs, XFS or f2fs, or an ima
 block device) of ext4, which is read by debugfs and dumpe2fs. Several PATHs are measured together.
 Symbolic links are not followed, and other filesystems and nested subvolumes below a PATH are not
 entered. Nothing is changed, but for delayed content, which the kernel is asked to write out (not
-with --no-sync). docs/FRAGMENTATION.md defines what is counted.
+with --no-sync). docs/FRAGMENTATION-REFERENCE.md defines what is counted.
 
   mobifs frag measure /data
-  mobifs frag measure --html layout.html --csv files.csv --json userdata.img";
+  mobifs frag measure --html layout.html --csv files.csv --json userdata.img
+
+S4: C. Ji et al., File Fragmentation in Mobile Devices, IEEE Transactions on Mobile Computing, 2018.";
 
 #[derive(Debug, Args)]
 pub(super) struct MeasureArguments {
@@ -99,8 +100,12 @@ pub(super) fn run(arguments: &MeasureArguments) -> Result<(), Failure> {
         count => Err(Failure::new(
             Code::Damaged,
             format!(
-                "{count} files and directories of the image are damaged and no part of what was \
-                 measured; e2fsck -fn shows what is wrong and changes nothing"
+                "{} damaged and no part of what was measured; e2fsck -fn shows what is wrong and changes nothing",
+                counted(
+                    count,
+                    "file or directory of the image is",
+                    "files and directories of the image are"
+                )
             ),
         )),
     }
@@ -192,7 +197,7 @@ fn refuse_input(output: &Path, paths: &[PathBuf]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn failure(error: MeasureError) -> Failure {
+pub(super) fn failure(error: MeasureError) -> Failure {
     let code = match &error {
         MeasureError::InUse { .. } => Code::InUse,
         MeasureError::Damaged { .. } => Code::Damaged,
@@ -200,34 +205,4 @@ fn failure(error: MeasureError) -> Failure {
         _ => Code::Failed,
     };
     Failure::new(code, error.to_string())
-}
-
-/// How many files were looked at, on a terminal only.
-struct Progress {
-    next: Option<Cell<Instant>>,
-}
-
-impl Progress {
-    fn new() -> Self {
-        let is_seen = std::io::stderr().is_terminal();
-        Self {
-            next: is_seen.then(|| Cell::new(Instant::now() + Self::PAUSE)),
-        }
-    }
-
-    const PAUSE: Duration = Duration::from_millis(200);
-
-    fn show(&self, files: u64) {
-        let now = Instant::now();
-        if let Some(next) = self.next.as_ref().filter(|next| next.get() <= now) {
-            next.set(now + Self::PAUSE);
-            eprint!("\r{files} files");
-        }
-    }
-
-    fn clear(&self) {
-        if self.next.is_some() {
-            eprint!("\r\x1b[K");
-        }
-    }
 }

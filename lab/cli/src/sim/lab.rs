@@ -63,7 +63,7 @@ pub(crate) fn run(command: &LabCommand) -> Result<(), Failure> {
         }
     }
     for sentence in &figures.left_out {
-        eprintln!("mobifs-lab: {sentence}");
+        eprintln!("mobifs: {sentence}");
     }
     println!("{}", arguments.output.join("index.html").display());
     Ok(())
@@ -113,8 +113,34 @@ fn render_png(directory: &Path, name: &str) -> Result<(), Failure> {
 
 type Unwritten = (PathBuf, std::io::Error);
 
+/// Removes the figures of a run before, if the directory has the page that lists them: this run may
+/// have others, and one of before beside them would look like one of it.
+fn remove_figures(directory: &Path) -> Result<(), Unwritten> {
+    let page = directory.join("index.html");
+    let Ok(listed) = std::fs::read_to_string(&page) else {
+        return Ok(());
+    };
+    let entries = directory.read_dir();
+    let entries = entries.map_err(|error| (directory.to_owned(), error))?;
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let name = path
+            .file_stem()
+            .map(|stem| stem.to_string_lossy().into_owned());
+        let is_figure = path
+            .extension()
+            .is_some_and(|kind| kind == "svg" || kind == "csv" || kind == "png");
+        // Files of the user's own are not in the page.
+        let is_listed = name.is_some_and(|name| listed.contains(&format!("{name}.svg")));
+        if is_figure && is_listed {
+            std::fs::remove_file(&path).map_err(|error| (path, error))?;
+        }
+    }
+    Ok(())
+}
+
 fn write_all(directory: &Path, figures: &Figures) -> Result<(), Unwritten> {
     std::fs::create_dir_all(directory).map_err(|error| (directory.to_owned(), error))?;
+    remove_figures(directory)?;
     let write = |name: String, content: String| {
         let path = directory.join(name);
         std::fs::write(&path, content).map_err(|error| (path, error))

@@ -45,6 +45,11 @@ fn write(report: &Report, arguments: &SimArguments) -> Result<(), Failure> {
         OutputFormat::Parquet => parquet(report, arguments)?,
     };
     let written = match &arguments.output {
+        Some(path) if path.symlink_metadata().is_ok_and(|about| about.is_file()) => {
+            let path = path.display();
+            let message = format!("{path} is there, and is not replaced: name another file");
+            return Err(Failure::new(Code::Failed, message));
+        }
         Some(path) => File::create(path)
             .and_then(|mut file| file.write_all(&bytes))
             .map_err(|error| (path.display().to_string(), error)),

@@ -123,7 +123,7 @@ impl Files {
         if let Err(error) = fs::remove_file(&self.unfinished)
             && error.kind() != io::ErrorKind::NotFound
         {
-            eprintln!("mobifs-lab: {}: {error}", self.unfinished.display());
+            eprintln!("mobifs: {}: {error}", self.unfinished.display());
         }
     }
 }

@@ -47,17 +47,17 @@ pub(super) fn absolute(path: &Path) -> Result<PathBuf, Failure> {
 /// Says what was not taken over, or not exactly.
 pub(crate) fn report(report: &ImportReport) {
     for quoted in &report.malformed_quoted {
-        eprintln!("mobifs-lab: skipped: {quoted}");
+        eprintln!("mobifs: skipped: {quoted}");
     }
     let rest = report.malformed - report.malformed_quoted.len() as u64;
     if rest > 0 {
-        eprintln!("mobifs-lab: skipped: {rest} more lines");
+        eprintln!("mobifs: skipped: {rest} more lines");
     }
     for (reason, count) in &report.left_out {
-        eprintln!("mobifs-lab: left out {count}: {reason}");
+        eprintln!("mobifs: left out {count}: {reason}");
     }
     for (reason, count) in &report.inexact {
-        eprintln!("mobifs-lab: not exact {count}: {reason}");
+        eprintln!("mobifs: not exact {count}: {reason}");
     }
 }
 

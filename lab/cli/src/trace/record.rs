@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 use std::thread::{self, JoinHandle};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mobifs_trace::{Format, LoadOptions, UserOperation, load, write_file};
+use mobifs_trace::{Format, LoadOptions, UserOperation, create_file, load, write_into};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::arguments::RecordArguments;
@@ -129,13 +129,16 @@ const STOP: &str = "\u{1}stop";
 
 pub(super) fn run(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
     // The command may take hours: a problem with the output is reported before.
-    let is_new = !arguments.out.exists();
-    let made = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&arguments.out);
-    made.map_err(|error| of_path(&arguments.out, &error))?;
+    let made = create_file(&arguments.out)?;
+    let recorded = record(arguments, made);
+    if recorded.is_err() {
+        // An empty trace would look like a good one.
+        let _removed = std::fs::remove_file(&arguments.out);
+    }
+    recorded
+}
+
+fn record(arguments: &RecordArguments, made: File) -> Result<ExitCode, Failure> {
     let output = tempfile::NamedTempFile::new();
     let output = output.map_err(|error| of_path(&std::env::temp_dir(), &error))?;
     let touches = arguments
@@ -158,7 +161,7 @@ pub(super) fn run(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
     if loaded.trace.events.is_empty()
         && let Some(root) = &arguments.root
     {
-        check_root(root, is_new.then_some(arguments.out.as_path()))?;
+        check_root(root)?;
     }
     input::report(&loaded.report);
     let words = arguments.command.iter().map(|word| word.to_string_lossy());
@@ -168,9 +171,9 @@ pub(super) fn run(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
         .header
         .notes
         .insert(0, format!("command: {}", command.join(" ")));
-    write_file(&loaded.trace, &arguments.out)?;
+    write_into(&loaded.trace, made, &arguments.out)?;
     eprintln!(
-        "mobifs-lab: recorded {} events in {:.1} s",
+        "mobifs: recorded {} events in {:.1} s",
         loaded.trace.events.len(),
         loaded.trace.duration_ns() as f64 / 1e9
     );
@@ -179,14 +182,11 @@ pub(super) fn run(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
 
 /// Nothing was recorded below `root`: an error if it is no directory. The command may have made it,
 /// so this is known only afterwards.
-fn check_root(root: &Path, made: Option<&Path>) -> Result<(), Failure> {
+fn check_root(root: &Path) -> Result<(), Failure> {
     let shown = root.display();
     if root.is_dir() {
-        eprintln!("mobifs-lab: warning: the command did nothing below {shown}");
+        eprintln!("mobifs: warning: the command did nothing below {shown}");
         return Ok(());
-    }
-    if let Some(made) = made {
-        let _removed = std::fs::remove_file(made);
     }
     let message = format!(
         "nothing was recorded: --root {shown} is not a directory; name the one in which the \

@@ -45,7 +45,7 @@ pub(super) fn run(arguments: &ReplayArguments) -> Result<(), Failure> {
 /// A script that measures lets what was made come to rest first. The end of standard input begins
 /// the trace, too.
 fn wait_for_line() {
-    eprintln!("mobifs-lab: made; the trace begins with a line on standard input");
+    eprintln!("mobifs: made; the trace begins with a line on standard input");
     let _end = std::io::stdin().read_line(&mut String::new());
 }
 

@@ -241,14 +241,20 @@ fn a_directory_is_filled_and_a_full_one_is_refused() {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.contains("0 large files"), "{said}");
     refused(&["--fill", "low", path], 2, "is not empty");
-    refused(&[path], 2, "is not empty");
+    refused(&["--fill", "full", path], 2, "or add --yes");
+    refused(&[path], 2, "or add --yes");
+    refused(&["--yes", path], 2, "is not empty");
     refused(&["--resume", "/nonexistent"], 2, "no run to resume");
     refused(&["--resume", "--seed", "1", path], 2, "cannot be used");
     refused(&["--seed", "x", path], 2, "--seed");
-    refused(&["--seed", "9007199254740992", path], 2, "--seed");
-    refused(&["--full", "101", path], 2, "0 to 100 %");
-    refused(&["--through", "mount", path], 2, "--image");
-    refused(&["--profile", "/nonexistent", path], 1, "No such file");
+    refused(&["--yes", "--seed", "9007199254740992", path], 2, "--seed");
+    refused(&["--yes", "--full", "101", path], 2, "0 to 100 %");
+    refused(&["--through", "mount", "--yes", path], 2, "--image");
+    refused(
+        &["--yes", "--profile", "/nonexistent", path],
+        1,
+        "No such file",
+    );
     refused(&["--image", "/x", "--capacity", "many"], 2, "many");
     refused(&["--image", "/dev/null"], 2, "there already");
     refused(&["/nonexistent"], 1, "No such file");

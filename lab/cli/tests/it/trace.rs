@@ -161,7 +161,7 @@ fn errors_are_one_sentence_and_have_their_codes() {
             2,
             "no format of traces",
         ),
-        (&["cat", "--app", "[", text(&source)], 2, "mobifs-lab: "),
+        (&["cat", "--app", "[", text(&source)], 2, "mobifs: "),
         (
             &["replay", text(&block), text(full)],
             2,
@@ -227,6 +227,34 @@ fn a_command_is_recorded_with_what_the_user_does() {
     ] {
         assert!(cat.contains(expected), "{expected}: {cat}");
     }
+}
+
+/// `trace import --out X X` replaced its source, and others what was there.
+#[test]
+fn a_file_that_is_there_is_not_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = directory.path().join("source");
+    std::fs::write(&source, STRACE).unwrap();
+    let stored = directory.path().join("stored");
+    done(&["import", "--out", text(&stored), text(&source)]);
+    let before = std::fs::read(&stored).unwrap();
+    for words in [
+        &["import", "--out", text(&source), text(&source)][..],
+        &["import", "--out", text(&stored), text(&source)],
+        &["cut", "--out", text(&stored), text(&stored)],
+        &["merge", "--out", text(&stored), text(&stored)],
+        &["record", "--out", text(&stored), "--", "true"],
+    ] {
+        let output = trace(words);
+        let said = errors(&output);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+        assert!(
+            said.contains("is there, and is not replaced"),
+            "{words:?}: {said}"
+        );
+    }
+    assert_eq!(std::fs::read_to_string(&source).unwrap(), STRACE);
+    assert_eq!(std::fs::read(&stored).unwrap(), before);
 }
 
 /// A user gave a directory that was not there, and got an empty trace without an error.

@@ -8,5 +8,7 @@
 mod comparison;
 mod copying;
 mod disk;
+mod f2fs;
 mod power_cuts;
 mod remapping;
+mod xfs;

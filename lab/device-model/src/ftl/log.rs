@@ -21,7 +21,7 @@ impl Ftl {
     /// that a power cut finds all of it or none.
     pub(crate) fn remap(&mut self, from: u32, to: u32, count: u32, now: Ns) -> Ns {
         self.make_table_room(count, now);
-        let mut done = self.append_to_log(count, now);
+        let mut done = self.log_what_is_programmed(count, now);
         let mut next = 0;
         while next < count {
             let in_page = |lpn: u32| ENTRIES_PER_MAP_PAGE - lpn % ENTRIES_PER_MAP_PAGE;
@@ -78,10 +78,7 @@ impl Ftl {
     /// the cells, so that a power cut finds all of it or none. Says when it is.
     pub(crate) fn share(&mut self, pairs: &[(u32, u32)], now: Ns) -> Ns {
         self.make_table_room(pairs.len() as u32, now);
-        self.make_room(now);
-        // The log must not name a slot that is not in the cells yet.
-        let programmed_at = self.in_flight.iter().map(|op| op.done).fold(now, Ns::max);
-        let mut done = self.append_to_log(pairs.len() as u32, programmed_at);
+        let mut done = self.log_what_is_programmed(pairs.len() as u32, now);
         let mut rest = pairs;
         while let Some(&(_, first)) = rest.first() {
             let page = Geometry::map_page_of(first);
@@ -179,6 +176,15 @@ impl Ftl {
         if let Some(page) = self.log.tail.and_then(|tail| self.log.pages.get_mut(&tail)) {
             page.records.push(record);
         }
+    }
+
+    /// The same for entries that name slots: making room in the table or among the blocks may have
+    /// given content a new slot whose program has not ended, and the log must not name one that is
+    /// not in the cells.
+    fn log_what_is_programmed(&mut self, entries: u32, now: Ns) -> Ns {
+        self.make_room(now);
+        let programmed_at = self.in_flight.iter().map(|op| op.done).fold(now, Ns::max);
+        self.append_to_log(entries, programmed_at)
     }
 
     /// Writes pages of the log for `entries` more entries. All records of a command

@@ -182,6 +182,11 @@ impl Fixture {
         self.ftl.check().unwrap();
         for lpn in 0..self.pages() {
             let found = self.ftl.content(lpn);
+            let slot = self.ftl.map.slot(lpn);
+            assert!(
+                slot.is_none_or(|slot| self.ftl.cells.owner(slot).is_some()),
+                "page {lpn} is in a slot whose program had not ended"
+            );
             let history = self.history.remove(&lpn).unwrap_or_default();
             let ended = history.iter().rposition(|&(done, _)| done <= at);
             let allowed = &history[ended.unwrap_or(0)..];
@@ -306,4 +311,29 @@ fn a_log_is_kept_until_the_mapping_pages_under_way_have_arrived() {
         fixture.now = fixture.idle_at();
         fixture.ftl.forget_completed(fixture.now);
     }
+}
+
+/// Pages that a remap itself moves out of the full table have new slots, which its record in the log
+/// names. With this order of dies their programs end first also without the wait that the log has
+/// for them: no order is known in which that wait decides.
+#[test]
+fn the_log_of_a_remap_waits_for_the_programs_of_the_slots_that_it_names() {
+    // Two dies on channels of their own: the log may be there before the content.
+    let config = SMALL.replace("channels = { value = 1", "channels = { value = 2");
+    let mut fixture = Fixture::with_config(&config, 7);
+    fixture.write(0, 512);
+    // The table is full: 40 pages lie in slots with the number of another.
+    for (from, to) in [(0, 256), (100, 300)] {
+        let done = fixture.remap(from, to, 20);
+        fixture.now = fixture.idle_at().max(done);
+    }
+    assert_eq!(fixture.ftl.remapped_pages(), 40);
+    fixture.ftl.forget_completed(fixture.now);
+    let moved = fixture.ftl.counters.log.slots_programmed;
+    fixture.remap(256, 400, 20);
+    assert!(
+        fixture.ftl.counters.log.slots_programmed > moved + 2,
+        "pages have moved out of the table"
+    );
+    fixture.cut(fixture.ftl.resources.floor);
 }

@@ -5,6 +5,7 @@
 //! Of the others, those that were submitted before the crash may be on the medium completely, in
 //! part or not at all; only completed durable writes (FUA) are there in any case.
 
+mod commands;
 pub(crate) mod fuzzing;
 mod materialise;
 mod reader;
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+pub use commands::{Command, CommandKind};
 pub use materialise::{CrashState, CrashStates, Materialised, Survival, materialise};
 pub use reader::{BoundaryKind, Interval, Journal};
 pub(crate) use record::{Kind, Record};

@@ -99,6 +99,10 @@ impl Journal {
         self.is_cut_short
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(super) fn records(&self) -> &[Located] {
         &self.records
     }

@@ -262,3 +262,37 @@ fn many_states_in_order_are_those_that_are_made_one_by_one() {
         JournalError::NoSuchState { asked: 0, .. }
     ));
 }
+
+#[test]
+fn a_journal_is_the_commands_that_the_device_got() {
+    let fixture = Fixture::new();
+    let journal = fixture.write(&[
+        (Kind::Write, 4096, 1024, [1, 2], 7),
+        (Kind::Flush, 0, 0, [3, 5], 0),
+        (Kind::Cut, 0, 0, [6, 6], 0),
+        (Kind::AfterCut, 4096, 512, [6, 6], 7),
+        (Kind::Discard, 8192, 4096, [7, 8], 0),
+        (Kind::DurableWrite, 0, 512, [8, 9], 3),
+    ]);
+    let commands: Vec<Command> = journal.commands().collect();
+    let kinds: Vec<CommandKind> = commands.iter().map(|command| command.kind).collect();
+    let expected = [
+        CommandKind::Write,
+        CommandKind::Flush,
+        CommandKind::Discard,
+        CommandKind::DurableWrite,
+    ];
+    assert_eq!(kinds, expected);
+    assert_eq!(
+        (commands[1].at, commands[1].done_at),
+        (VirtualNs(3), VirtualNs(5))
+    );
+    let mut found = [0; 512];
+    journal.written(&commands[0], 512, &mut found).unwrap();
+    assert_eq!(found, [7; 512]);
+    journal.written(&commands[3], 0, &mut found).unwrap();
+    assert_eq!(found, [3; 512]);
+    // Beyond what it wrote, and of a command that wrote nothing.
+    journal.written(&commands[3], 1, &mut found).unwrap_err();
+    journal.written(&commands[2], 0, &mut found).unwrap_err();
+}

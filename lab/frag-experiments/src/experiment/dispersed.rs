@@ -6,7 +6,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use mobifs_charts::{Curve, Frame, Legend, draw, picture};
+use mobifs_charts::{Curve, Frame, Legend, Table, draw, picture};
+use mobifs_device_server::DeviceCounts;
 use mobifs_experiments::{Criterion, figure, size};
 use mobifs_numerics::Random;
 use rustix::fs::OFlags;
@@ -15,9 +16,9 @@ use serde_json::json;
 
 use super::{GIB, KIB, MIB, PAGE_BYTES};
 use crate::degrees::Degrees;
-use crate::disk::{Counts, Disk, Wanted};
+use crate::disk::{Disk, Wanted};
 use crate::error::FragError;
-use crate::outcome::{Figure, Outcome, Table};
+use crate::outcome::{Figure, Outcome};
 use crate::pieces::Aligned;
 use crate::settings::{Extent, Settings};
 
@@ -35,7 +36,7 @@ struct Point {
     cache_kib: u64,
     is_write: bool,
     region_bytes: u64,
-    counts: Counts,
+    counts: DeviceCounts,
     /// Against the smallest region.
     slowdown: f64,
 }
@@ -125,8 +126,8 @@ pub(crate) fn run(settings: &Settings) -> Result<Outcome, FragError> {
 /// background that begins in such a pause is in the way of what follows: that only adds.
 fn best_of(
     runs: u32,
-    mut run: impl FnMut() -> Result<Counts, FragError>,
-) -> Result<Counts, FragError> {
+    mut run: impl FnMut() -> Result<DeviceCounts, FragError>,
+) -> Result<DeviceCounts, FragError> {
     let mut best = run()?;
     for _ in 1..runs {
         let next = run()?;
@@ -171,7 +172,7 @@ fn access(
     is_write: bool,
     sizes: &Sizes,
     settings: &Settings,
-) -> Result<Counts, FragError> {
+) -> Result<DeviceCounts, FragError> {
     let at = |error| FragError::io(path, error);
     let flags = if is_write {
         OFlags::DIRECT | OFlags::DSYNC

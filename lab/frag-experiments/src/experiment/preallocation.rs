@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 
-use mobifs_charts::{Curve, Frame, Legend, draw, picture};
+use mobifs_charts::{Curve, Frame, Legend, Table, draw, picture};
 use mobifs_experiments::{Criterion, figure};
 use rustix::fs::{FallocateFlags, fallocate};
 use serde::Serialize;
@@ -15,7 +15,7 @@ use crate::aged::{Free, State, age, take_large_extents};
 use crate::degrees::{Degrees, files_with_ending};
 use crate::disk::{Disk, Wanted};
 use crate::error::FragError;
-use crate::outcome::{Figure, Outcome, Table};
+use crate::outcome::{Figure, Outcome};
 use crate::settings::{Extent, Settings};
 use crate::together::together;
 

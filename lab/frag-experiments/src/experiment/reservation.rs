@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
-use mobifs_charts::{Curve, Frame, Legend, draw, picture};
+use mobifs_charts::{Curve, Frame, Legend, Table, draw, picture};
 use mobifs_experiments::{Criterion, figure};
 use mobifs_numerics::Line;
 use serde::Serialize;
@@ -13,7 +13,7 @@ use crate::apps::{App, FACEBOOK, use_app};
 use crate::degrees::Degrees;
 use crate::disk::{Disk, Wanted};
 use crate::error::FragError;
-use crate::outcome::{Figure, Outcome, Table};
+use crate::outcome::{Figure, Outcome};
 use crate::settings::{Extent, Settings};
 
 const STEPS_KIB: [u64; 6] = [16, 32, 64, 128, 256, 512];

@@ -1,6 +1,7 @@
 //! S4 §5.1, Fig. 9: a file of 100 MB is read in ever more pieces; §5.3.1: how many requests that takes.
 
-use mobifs_charts::{Curve, Frame, Legend, draw, picture};
+use mobifs_charts::{Curve, Frame, Legend, Table, draw, picture};
+use mobifs_device_server::DeviceCounts;
 use mobifs_experiments::{Criterion, figure};
 use mobifs_numerics::Line;
 use serde::Serialize;
@@ -8,9 +9,9 @@ use serde_json::json;
 
 use super::{GIB, MIB};
 use crate::degrees::Degrees;
-use crate::disk::{Counts, Disk, Wanted};
+use crate::disk::{Disk, Wanted};
 use crate::error::FragError;
-use crate::outcome::{Figure, Outcome, Table};
+use crate::outcome::{Figure, Outcome};
 use crate::pieces::{read_whole, write_in_pieces};
 use crate::settings::{Extent, Settings};
 
@@ -29,7 +30,7 @@ struct Point {
     pieces: u64,
     dof: f64,
     extents: u64,
-    counts: Counts,
+    counts: DeviceCounts,
 }
 
 fn measure(settings: &Settings, pages: u64, pieces: u64) -> Result<Point, FragError> {

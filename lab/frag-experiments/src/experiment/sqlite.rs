@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use mobifs_charts::{Bars, Legend, bar_chart};
+use mobifs_charts::{Bars, Legend, Table, bar_chart};
 use mobifs_experiments::{Criterion, figure};
 use mobifs_fragmentation::layouts;
 use mobifs_workloads::workload::sqlite::{JournalMode, insert, open};
@@ -15,7 +15,7 @@ use super::MIB;
 use crate::degrees::{Degrees, files_with_ending, measured};
 use crate::disk::{Disk, Filesystem, Wanted};
 use crate::error::FragError;
-use crate::outcome::{Figure, Outcome, Table};
+use crate::outcome::{Figure, Outcome};
 use crate::settings::{Extent, Settings};
 use crate::together::together;
 

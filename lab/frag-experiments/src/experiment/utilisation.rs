@@ -2,7 +2,7 @@
 //! it is (Fig. 8).
 
 use mobifs_ageing::Space;
-use mobifs_charts::{Bars, Legend, bar_chart};
+use mobifs_charts::{Bars, Legend, Table, bar_chart};
 use mobifs_experiments::{Criterion, figure, size};
 use serde::Serialize;
 use serde_json::json;
@@ -13,7 +13,7 @@ use crate::apps::{App, EARTH, FACEBOOK, use_app, write_file};
 use crate::degrees::Degrees;
 use crate::disk::{Disk, Wanted};
 use crate::error::FragError;
-use crate::outcome::{Figure, Outcome, Table};
+use crate::outcome::{Figure, Outcome};
 use crate::settings::{Extent, Settings};
 
 const FIGURE_7: &str = "S4 §4.3, Fig. 7";

@@ -5,7 +5,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use mobifs_charts::{Bars, Legend, bar_chart};
+use mobifs_charts::{Bars, Legend, Table, bar_chart};
+use mobifs_device_server::DeviceCounts;
 use mobifs_experiments::{Criterion, figure, size};
 use rusqlite::{Connection, OpenFlags};
 use serde::Serialize;
@@ -15,9 +16,9 @@ use super::{GIB, MIB};
 use crate::aged::{Free, State, age, age_written};
 use crate::apps::write_file;
 use crate::degrees::Degrees;
-use crate::disk::{Counts, Disk, Wanted};
+use crate::disk::{Disk, Wanted};
 use crate::error::FragError;
-use crate::outcome::{Figure, Outcome, Table};
+use crate::outcome::{Figure, Outcome};
 use crate::pieces::read_through;
 use crate::settings::{Extent, Settings};
 
@@ -35,9 +36,9 @@ const SCAN: &str = "S4 §5.2.3, Fig. 12";
 struct Point {
     state: State,
     free: Free,
-    install: Counts,
-    launch: Counts,
-    scan: Counts,
+    install: DeviceCounts,
+    launch: DeviceCounts,
+    scan: DeviceCounts,
     executables: Degrees,
     database: Degrees,
 }
@@ -181,7 +182,7 @@ fn install(disk: &Disk, sizes: &Sizes, settings: &Settings) -> Result<Vec<PathBu
     Ok(files)
 }
 
-fn launch(disk: &mut Disk, app: &[PathBuf]) -> Result<Counts, FragError> {
+fn launch(disk: &mut Disk, app: &[PathBuf]) -> Result<DeviceCounts, FragError> {
     disk.remount()?;
     disk.sync()?;
     let before = disk.counts()?;
@@ -201,7 +202,7 @@ fn launch(disk: &mut Disk, app: &[PathBuf]) -> Result<Counts, FragError> {
     Ok(disk.counts()?.since(&before))
 }
 
-fn scan(disk: &mut Disk, database: &Path) -> Result<Counts, FragError> {
+fn scan(disk: &mut Disk, database: &Path) -> Result<DeviceCounts, FragError> {
     disk.remount()?;
     let before = disk.counts()?;
     let connection = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
@@ -211,7 +212,7 @@ fn scan(disk: &mut Disk, database: &Path) -> Result<Counts, FragError> {
     Ok(disk.counts()?.since(&before))
 }
 
-type Of = fn(&Point) -> Counts;
+type Of = fn(&Point) -> DeviceCounts;
 
 /// What is timed: its name and where it is.
 const TIMED: [(&str, Of); 3] = [
@@ -244,7 +245,7 @@ fn table(points: &[Point]) -> Table {
         ],
     );
     for point in points {
-        let cell = |counts: Counts| {
+        let cell = |counts: DeviceCounts| {
             format!(
                 "{} ({})",
                 figure(counts.busy_ms),
@@ -402,7 +403,7 @@ fn piece_evidence(severe: Option<&Point>) -> [Criterion; 1] {
 }
 
 fn install_evidence(points: &[Point]) -> [Criterion; 2] {
-    let ratio = |of: fn(&Counts) -> u64| {
+    let ratio = |of: fn(&DeviceCounts) -> u64| {
         let count = |state| {
             let found = points.iter().find(|point| point.state == state);
             found.map_or(f64::NAN, |point| of(&point.install) as f64)

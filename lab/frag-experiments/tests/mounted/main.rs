@@ -101,11 +101,15 @@ fn a_file_has_the_pieces_that_were_asked_for_and_each_is_a_request() {
         .iter()
         .map(|point| number(&point["extents"]))
         .collect();
-    assert_eq!(extents, [1, 50, 500]);
+    assert_eq!(extents[0], 1);
+    // The allocator may put a few pieces of a file side by side.
+    for (extents, wanted) in extents[1..].iter().zip([50, 500]) {
+        assert!((wanted * 9 / 10..=wanted).contains(extents), "{points:?}");
+    }
     let reads = |point: &Value| number(&point["counts"]["reads"]);
     // 500 pages in windows of 128 KiB, and some metadata.
     assert!((16..60).contains(&reads(&points[0])), "{points:?}");
-    assert!(reads(&points[2]) >= 500, "{points:?}");
+    assert!(reads(&points[2]) >= extents[2], "{points:?}");
     let bytes = |point: &Value| number(&point["counts"]["bytes_read"]);
     assert!(points.iter().all(|point| bytes(point) >= 500 * 4096));
 }

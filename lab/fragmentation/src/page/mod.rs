@@ -5,7 +5,7 @@ mod map;
 
 use std::fmt::Write as _;
 
-use mobifs_charts::{PlotError, escaped};
+use mobifs_charts::{Page, PlotError, escaped};
 
 use crate::benefit::{SAVED_LEAST_MS, SLOWDOWN_LEAST};
 use crate::charts;
@@ -14,8 +14,6 @@ use crate::names::{number, size};
 use crate::report::Report;
 use crate::table::percent;
 
-/// The style of the page, for others that show [`layouts`].
-pub const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 
 /// The page.
@@ -24,23 +22,14 @@ const SCRIPT: &str = include_str!("script.js");
 /// The drawing library refuses.
 pub fn page(outcome: &Outcome) -> Result<String, PlotError> {
     let report = &outcome.report;
-    let mut body = String::new();
-    // Writing to a string cannot fail.
-    let _written = write!(
-        body,
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width\">\
-         <title>Fragmentation</title><style>{STYLE}</style></head><body><main>\
-         <h1>Fragmentation</h1><p class=\"what\">{}</p>{}",
-        escaped(&what(report)),
-        cards(report)
-    );
+    let mut body = cards(report);
     for (number, place) in outcome.places.iter().enumerate() {
         body.push_str(&map::section(place, number));
     }
     body.push_str("<section><h2>How fragmented</h2><div class=\"charts\">");
     let drawn = [charts::distribution(report)?, charts::levels(report)?];
     for chart in drawn.into_iter().flatten() {
+        // Writing to a string cannot fail.
         let _written = write!(body, "<figure>{chart}</figure>");
     }
     body.push_str("</div>");
@@ -49,14 +38,17 @@ pub fn page(outcome: &Outcome) -> Result<String, PlotError> {
     body.push_str(&worth(report));
     body.push_str(&free(report)?);
     body.push_str(&notes(report));
-    let _written = writeln!(
-        body,
-        "</main><div id=\"tip\" hidden></div><script>{SCRIPT}</script></body></html>"
-    );
-    Ok(body)
+    let page = Page {
+        title: "Fragmentation",
+        about: &what(report),
+        body: &body,
+        script: Some(SCRIPT),
+        ..Page::default()
+    };
+    Ok(page.html())
 }
 
-/// Only the pictures of where files lie, as parts of another page with the same [`STYLE`].
+/// Only the pictures of where files lie, as parts of another [`Page`].
 #[must_use]
 pub fn layouts(outcome: &Outcome) -> String {
     let places = outcome.places.iter().enumerate();

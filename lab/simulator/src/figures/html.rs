@@ -1,61 +1,38 @@
-//! Figures as one page that needs nothing else.
+//! Figures as one page.
 
-use std::fmt::Write as _;
-
-use mobifs_charts::escaped;
+use mobifs_charts::{Page, Table, escaped, figure};
 
 use super::Figure;
 
 const STYLE: &str = "\
-body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}\
-figure{margin:3rem 0}figcaption{margin:.5rem 0}svg{max-width:100%;height:auto}\
-table{border-collapse:collapse;font-size:.85rem}td,th{padding:.15rem .6rem;text-align:right}\
-td:first-child,th:first-child{text-align:left}tr:nth-child(even){background:#f3f3f3}";
+section figure{margin:14px 0}figcaption{margin:.5rem 0}svg{max-width:100%;height:auto}";
 
 /// The page.
 pub(super) fn page(figures: &[Figure], introduction: &str) -> String {
-    let mut text = String::new();
-    // Writing to a string cannot fail.
-    let _written = write_page(&mut text, figures, introduction);
-    text
+    let body: String = figures.iter().map(section).collect();
+    let page = Page {
+        title: "When to write",
+        about: introduction,
+        style: STYLE,
+        body: &body,
+        script: None,
+    };
+    page.html()
 }
 
-fn write_page(text: &mut String, figures: &[Figure], introduction: &str) -> std::fmt::Result {
-    writeln!(
-        text,
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <title>MobiFS: when to write</title><style>{STYLE}</style></head><body>\n\
-         <h1>When to write</h1>\n<p>{}</p>",
-        escaped(introduction)
-    )?;
-    for figure in figures {
-        write_figure(text, figure)?;
-    }
-    writeln!(text, "</body></html>")
-}
-
-fn write_figure(text: &mut String, figure: &Figure) -> std::fmt::Result {
-    writeln!(
-        text,
-        "<figure id=\"{}\"><h2>{}</h2>\n{}\n<figcaption>{}</figcaption>\n\
-         <details><summary>The data</summary><table><tr>",
-        figure.name,
-        escaped(&figure.title),
-        figure.svg,
-        escaped(&figure.remark)
-    )?;
-    for column in &figure.columns {
-        write!(text, "<th>{}</th>", escaped(column))?;
-    }
-    writeln!(text, "</tr>")?;
-    for row in &figure.rows {
-        write!(text, "<tr>")?;
-        for cell in row {
-            write!(text, "<td>{}</td>", escaped(cell))?;
-        }
-        writeln!(text, "</tr>")?;
-    }
-    writeln!(text, "</table></details></figure>")
+fn section(one: &Figure) -> String {
+    let table = Table {
+        caption: String::new(),
+        head: one.columns.clone(),
+        rows: one.rows.clone(),
+    };
+    format!(
+        "<section id=\"{}\"><h2>{}</h2>{}<details><summary>The data</summary>{}</details></section>",
+        escaped(&one.name),
+        escaped(&one.title),
+        figure(&one.svg, &one.remark),
+        table.html()
+    )
 }
 
 #[cfg(test)]
@@ -63,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_traces_cannot_break_the_page() {
+    fn figures_are_shown_with_their_data() {
         let figure = Figure {
             name: "one".to_owned(),
             title: "a <b> & \"c\"".to_owned(),
@@ -72,8 +49,9 @@ mod tests {
             rows: vec![vec!["1 < 2".to_owned()]],
             remark: String::new(),
         };
-        let page = page(&[figure], "");
+        let page = page(&[figure], "after S0 Figure 1");
         assert!(page.contains("a &lt;b&gt; &amp; &quot;c&quot;"));
         assert!(page.contains("<svg></svg>") && !page.contains("<script>"));
+        assert!(page.contains("<th>1 &lt; 2") && page.contains("S0: the paper about MobiFS"));
     }
 }

@@ -9,6 +9,12 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum WriteError {
+    /// The file is there, and may be what the trace is made of.
+    #[error("{path} is there, and is not replaced: name another file", path = path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file cannot be made.
     #[error("{}: {source}", path.display())]
     Create {

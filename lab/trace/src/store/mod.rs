@@ -15,7 +15,7 @@ pub use error::{ReadError, RowError, WriteError};
 pub use read::{catches_panics, read, read_file};
 pub use row::Row;
 pub(crate) use write::GROUP_EVENTS;
-pub use write::{TraceWriter, write, write_file};
+pub use write::{TraceWriter, create_file, write, write_file, write_into};
 
 /// The version of the schema that is written, and the only one that is read.
 pub const FORMAT_VERSION: &str = "1";

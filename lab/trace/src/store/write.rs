@@ -1,7 +1,7 @@
 //! Writing a trace.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -201,18 +201,41 @@ pub fn write<W: Write + Send>(trace: &Trace, output: W) -> Result<W, WriteError>
     writer.finish()
 }
 
-/// Writes a trace to a file, which is replaced if it is there.
+/// Makes the file of a trace. What is there is not replaced: it may be what the trace is made of.
 ///
 /// # Errors
-/// The file cannot be made or written.
+/// The file is there, or cannot be made.
+pub fn create_file(path: &Path) -> Result<File, WriteError> {
+    File::create_new(path).map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => WriteError::Exists {
+            path: path.to_owned(),
+        },
+        _ => WriteError::Create {
+            path: path.to_owned(),
+            source,
+        },
+    })
+}
+
+/// Writes a trace to a new file ([`create_file`]).
+///
+/// # Errors
+/// The file is there, or cannot be made or written.
 ///
 /// # Panics
 /// As [`write`].
 pub fn write_file(trace: &Trace, path: &Path) -> Result<(), WriteError> {
-    let file = File::create(path).map_err(|source| WriteError::Create {
-        path: path.to_owned(),
-        source,
-    })?;
+    write_into(trace, create_file(path)?, path)
+}
+
+/// Writes a trace to the file that was made for it at `path`.
+///
+/// # Errors
+/// It cannot be written.
+///
+/// # Panics
+/// As [`write`].
+pub fn write_into(trace: &Trace, file: File, path: &Path) -> Result<(), WriteError> {
     let mut output = write(trace, BufWriter::new(file))?;
     let flushed = output.flush();
     flushed.map_err(|source| WriteError::Create {

@@ -1,5 +1,6 @@
 //! Workloads and what they report.
 
+pub mod background;
 pub mod files;
 pub mod pages;
 pub mod sqlite;
@@ -74,6 +75,9 @@ pub struct Measured {
     /// Median of the time of one operation, where each is timed by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub median_microseconds: Option<f64>,
+    /// 99 of 100 operations took no longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p99_microseconds: Option<f64>,
 }
 
 impl Measured {
@@ -86,11 +90,17 @@ impl Measured {
             seconds,
             per_second,
             median_microseconds: None,
+            p99_microseconds: None,
         }
     }
 
-    pub(crate) fn with_median(mut self, times: Vec<Duration>) -> Self {
-        self.median_microseconds = median(times).map(|median| median.as_secs_f64() * 1e6);
+    /// With the times of single operations.
+    pub(crate) fn with_latencies(mut self, mut times: Vec<Duration>) -> Self {
+        let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        times.sort_unstable();
+        let at = |percent: usize| times.get((times.len() * percent).div_ceil(100).max(1) - 1);
+        self.p99_microseconds = at(99).copied().map(micros);
+        self.median_microseconds = median(times).map(micros);
         self
     }
 }

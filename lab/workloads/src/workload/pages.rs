@@ -57,5 +57,5 @@ pub fn random_write(
         times.push(before.elapsed());
         operations += 1;
     }
-    Ok(Measured::new(operations, operations * WRITE_BYTES, start.elapsed()).with_median(times))
+    Ok(Measured::new(operations, operations * WRITE_BYTES, start.elapsed()).with_latencies(times))
 }

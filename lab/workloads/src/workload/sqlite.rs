@@ -4,6 +4,7 @@ use super::{Limit, Measured, WorkloadError};
 use clap::ValueEnum;
 use mobifs_numerics::Random;
 use rusqlite::{Connection, OpenFlags, params};
+use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
 
@@ -13,7 +14,8 @@ const ROWS: u64 = 20_000;
 const TEXT_BYTES: usize = 100;
 
 /// SQLite's journal modes that survive a crash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum JournalMode {
     /// The rollback journal is deleted at each commit.
     Delete,
@@ -26,6 +28,9 @@ pub enum JournalMode {
 }
 
 impl JournalMode {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Delete, Self::Truncate, Self::Persist, Self::Wal];
+
     /// As the PRAGMA spells it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -39,7 +44,8 @@ impl JournalMode {
 }
 
 /// The statement of each transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Statement {
     /// One new row.
     Insert,
@@ -47,6 +53,21 @@ pub enum Statement {
     Update,
     /// One row goes; they are deleted in random order.
     Delete,
+}
+
+impl Statement {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Insert, Self::Update, Self::Delete];
+
+    /// In lower case.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Insert => "insert",
+            Self::Update => "update",
+            Self::Delete => "delete",
+        }
+    }
 }
 
 /// Opens the database with the journal mode and full synchronisation, and makes the table.
@@ -82,13 +103,22 @@ pub fn body(id: u64, stamp: u64) -> String {
     text
 }
 
-/// Transactions of one row each, as many as `limit` allows.
-pub fn transactions(
+/// A database that is ready for transactions of one row each.
+#[derive(Debug)]
+pub struct Prepared {
+    connection: Connection,
+    statement: Statement,
+    /// Rows to delete, the last first.
+    doomed: Vec<u64>,
+    random: Random,
+}
+
+/// Makes the database of a workload in `directory`; for updates and deletes with its rows.
+pub fn prepare(
     directory: &Path,
     mode: JournalMode,
     statement: Statement,
-    limit: Limit,
-) -> Result<Measured, WorkloadError> {
+) -> Result<Prepared, WorkloadError> {
     let path = directory.join(format!("{}-{statement:?}.db", mode.name()));
     let mut connection = open(&path, mode)?;
     if statement != Statement::Insert {
@@ -99,28 +129,51 @@ pub fn transactions(
     for index in (1..doomed.len()).rev() {
         doomed.swap(index, random.below(index as u64 + 1) as usize);
     }
+    Ok(Prepared {
+        connection,
+        statement,
+        doomed,
+        random,
+    })
+}
 
-    let mut times = Vec::new();
-    let mut operations = 0;
-    let start = Instant::now();
-    while limit.goes_on(operations, start) {
-        let before = Instant::now();
-        match statement {
-            Statement::Insert => insert(&connection, operations + 1)?,
-            Statement::Update => update(&connection, 1 + random.below(ROWS), operations)?,
-            Statement::Delete => {
-                // Only a limit by time can meet this end: every row has gone.
-                let Some(id) = doomed.pop() else { break };
-                connection
-                    .prepare_cached("DELETE FROM item WHERE id=?1")?
-                    .execute([id])?;
+impl Prepared {
+    /// Transactions of one row each, as many as `limit` allows.
+    pub fn run(mut self, limit: Limit) -> Result<Measured, WorkloadError> {
+        let mut times = Vec::new();
+        let mut operations = 0;
+        let start = Instant::now();
+        while limit.goes_on(operations, start) {
+            let before = Instant::now();
+            match self.statement {
+                Statement::Insert => insert(&self.connection, operations + 1)?,
+                Statement::Update => {
+                    update(&self.connection, 1 + self.random.below(ROWS), operations)?;
+                }
+                Statement::Delete => {
+                    // Only a limit by time can meet this end: every row has gone.
+                    let Some(id) = self.doomed.pop() else { break };
+                    self.connection
+                        .prepare_cached("DELETE FROM item WHERE id=?1")?
+                        .execute([id])?;
+                }
             }
+            times.push(before.elapsed());
+            operations += 1;
         }
-        times.push(before.elapsed());
-        operations += 1;
+        let measured = Measured::new(operations, operations * TEXT_BYTES as u64, start.elapsed());
+        Ok(measured.with_latencies(times))
     }
-    let measured = Measured::new(operations, operations * TEXT_BYTES as u64, start.elapsed());
-    Ok(measured.with_median(times))
+}
+
+/// [`prepare`] and [`Prepared::run`].
+pub fn transactions(
+    directory: &Path,
+    mode: JournalMode,
+    statement: Statement,
+    limit: Limit,
+) -> Result<Measured, WorkloadError> {
+    prepare(directory, mode, statement)?.run(limit)
 }
 
 /// Appends row `id` in a transaction of its own.

@@ -142,6 +142,15 @@ impl<L: Lower> Lower for Fence<L> {
         check_offset(range.end)?;
         self.change(&[]).preallocate(file, range)
     }
+    fn device_identity(&self) -> Option<String> {
+        self.pass(&[]).device_identity()
+    }
+    fn keeps_preallocation(&self) -> bool {
+        self.pass(&[]).keeps_preallocation()
+    }
+    fn allocated_after(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>> {
+        self.pass(&[]).allocated_after(file, offset)
+    }
     fn is_in_place(
         &self,
         file: &Self::Handle,

@@ -28,6 +28,7 @@ pub(super) const OPTIONS: JournalOptions = JournalOptions {
     held_bytes_max: 256 << 20,
     reserve_bytes: 0,
     ahead_pages_min: 1,
+    preallocation: mobifs_store::Preallocation::OFF,
 };
 /// What is compared: the lower filesystem keeps nothing of the root's own times.
 const VIEW: Compare = Compare {
@@ -51,8 +52,18 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Runs operations and commits.
+    /// Runs operations, commits and applies.
     pub(super) fn live(u: &mut Unstructured<'_>) -> Result<Self> {
+        Self::live_with(u, true)
+    }
+
+    /// As many commits as operations, and no applies: the journal has many transactions.
+    pub(super) fn live_in_journal(u: &mut Unstructured<'_>) -> Result<Self> {
+        Self::live_with(u, false)
+    }
+
+    fn live_with(u: &mut Unstructured<'_>, applies: bool) -> Result<Self> {
+        let operations_max = if applies { 8 } else { 5 };
         let lower = CrashLower::new();
         let (store, _report) = JournalStore::open(Gate::new(lower.clone()), &OPTIONS)
             .unwrap_or_else(|error| panic!("{error}"));
@@ -61,11 +72,11 @@ impl History {
         let mut trees = vec![tree(&mut target)];
         for _ in 0..u.int_in_range(0..=STEPS_MAX)? {
             match u.int_in_range(0..=11)? {
-                0..=8 => {
+                step if step <= operations_max => {
                     // Whether it succeeds is not what is tested here.
                     let _outcome = target.execute(&operation(u)?);
                 }
-                9 | 10 => {
+                step if step <= 10 || !applies => {
                     let before = store.pending().journal_used_bytes;
                     commit(&target);
                     if store.pending().journal_used_bytes < before {
@@ -172,6 +183,28 @@ impl History {
             self.lower.write_at(&file, bytes, 0)
         };
         write().unwrap_or_else(|error: std::io::Error| panic!("{error}"));
+    }
+
+    /// Removes the store's identity, or damages it.
+    pub(super) fn harm_identity(&self, is_missing: bool) {
+        let harm = || {
+            let mobifs = self.lower.open(&self.lower.root()?, b".mobifs", true)?;
+            if is_missing {
+                return self.lower.unlink(&mobifs, b"id");
+            }
+            let identity = self.lower.open(&mobifs, b"id", true)?;
+            self.lower.write_at(&identity, b"no digits", 3)
+        };
+        harm().unwrap_or_else(|error: std::io::Error| panic!("{error}"));
+    }
+
+    /// Removes the journal.
+    pub(super) fn remove_journal(&self) {
+        let remove = || {
+            let mobifs = self.lower.open(&self.lower.root()?, b".mobifs", true)?;
+            self.lower.unlink(&mobifs, b"journal")
+        };
+        remove().unwrap_or_else(|error: std::io::Error| panic!("{error}"));
     }
 
     fn open_journal(&self) -> (<CrashLower as Lower>::Handle, u64) {

@@ -1,6 +1,7 @@
 //! Long searches over the crash double: power cuts (`--stage cuts`), tight limits
 //! (`--stage limits`), daemons killed under them (`--stage lives`), failing calls
-//! (`--stage faults`), or all, a fourth of the time each.
+//! (`--stage faults`), or all of these, a fourth of the time each; and processes killed over the
+//! journal store alone (`--stage kills`).
 //!
 //! Ends with status 1 at the first violation, which it prints shrunk.
 
@@ -10,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use mobifs_testkit::campaign::{Campaign, Search};
 use mobifs_testkit::crash::search::SearchOptions;
+use mobifs_testkit::crash::search::kill::KillOptions;
 use mobifs_testkit::faults::FaultSearchOptions;
 use mobifs_testkit::lives::LifeSearch;
 use parking_lot::Mutex;
 
 const USAGE: &str = "usage: crash-campaign [--seconds N] [--seed S] [--threads T] [--no-shrink] \
-                     [--stage cuts|limits|lives|faults|all]";
+                     [--stage cuts|limits|lives|faults|kills|all]";
 /// How often progress is shown.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -30,6 +32,8 @@ enum Stage {
     Lives,
     /// Tight limits with failing calls, and power cuts after them.
     Faults,
+    /// Processes killed at every instant over the journal store.
+    Kills,
 }
 
 const ALL: &[Stage] = &[Stage::Cuts, Stage::Limits, Stage::Lives, Stage::Faults];
@@ -73,6 +77,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
                     "limits" => &[Stage::Limits],
                     "lives" => &[Stage::Lives],
                     "faults" => &[Stage::Faults],
+                    "kills" => &[Stage::Kills],
                     "all" => ALL,
                     _ => return Err(format!("there is no stage \"{value}\"")),
                 }
@@ -155,6 +160,7 @@ fn main() -> ExitCode {
             Stage::Limits => search(FaultSearchOptions::WITHOUT_FAULTS, &arguments, &progress),
             Stage::Lives => search(LifeSearch, &arguments, &progress),
             Stage::Faults => search(FaultSearchOptions::default(), &arguments, &progress),
+            Stage::Kills => search(KillOptions::default(), &arguments, &progress),
         };
         println!(
             "{stage:?}, seeds {}..{}: {}",

@@ -43,7 +43,7 @@ impl Filesystem {
         }
     }
 
-    fn file(&self, key: InodeKey) -> io::Result<&Inode> {
+    pub(super) fn file(&self, key: InodeKey) -> io::Result<&Inode> {
         let inode = self.inode(key)?;
         if inode.kind == FileKind::Regular {
             Ok(inode)
@@ -611,12 +611,20 @@ impl Lower for CrashLower {
 
     fn preallocate(&self, file: &CrashHandle, range: ByteRange) -> io::Result<()> {
         self.mutate(Call::Grow, |filesystem| {
-            filesystem.file(file.key)?;
-            if range.is_empty() || range.end > i64::MAX as u64 {
-                return fails(Errno::INVAL);
-            }
-            Ok(())
+            filesystem.allocate(file.key, range)
         })
+    }
+
+    fn device_identity(&self) -> Option<String> {
+        self.0.filesystem.lock().device.clone()
+    }
+
+    fn keeps_preallocation(&self) -> bool {
+        true
+    }
+
+    fn allocated_after(&self, file: &CrashHandle, offset: u64) -> io::Result<Option<u64>> {
+        self.look(|filesystem| filesystem.allocated_after(file.key, offset))
     }
 
     fn is_in_place(
@@ -634,26 +642,11 @@ impl Lower for CrashLower {
     }
 
     fn seek_data(&self, file: &CrashHandle, offset: u64) -> io::Result<Option<u64>> {
-        self.look(|filesystem| {
-            let inode = filesystem.file(file.key)?;
-            let mut from = inode.sectors.range(offset / SECTOR..);
-            let found = from.next().map(|(&index, _)| (index * SECTOR).max(offset));
-            Ok(found.filter(|&at| at < inode.size))
-        })
+        self.look(|filesystem| filesystem.seek_data(file.key, offset))
     }
 
     fn seek_hole(&self, file: &CrashHandle, offset: u64) -> io::Result<Option<u64>> {
-        self.look(|filesystem| {
-            let inode = filesystem.file(file.key)?;
-            if offset >= inode.size {
-                return Ok(None);
-            }
-            let mut index = offset / SECTOR;
-            while inode.sectors.contains_key(&index) {
-                index += 1;
-            }
-            Ok(Some((index * SECTOR).max(offset).min(inode.size)))
-        })
+        self.look(|filesystem| filesystem.seek_hole(file.key, offset))
     }
 
     fn set_attributes(&self, object: &CrashHandle, wanted: &SetAttributes) -> io::Result<()> {
@@ -787,6 +780,7 @@ impl Lower for CrashLower {
 
     fn journal_flush(&self, journal: &CrashHandle) -> io::Result<()> {
         self.mutate(Call::JournalSync, |filesystem| {
+            filesystem.journal_flushes += 1;
             filesystem.journal_write_pending = false;
             filesystem.make_durable(|effect| {
                 matches!(effect, Effect::Sector { inode, .. } | Effect::Size { inode, .. }

@@ -38,6 +38,13 @@ pub enum Effect {
         /// The new size.
         size: u64,
     },
+    /// Blocks up to here, of which some are beyond the end.
+    Allocated {
+        /// The file.
+        inode: InodeKey,
+        /// Where they end.
+        end: u64,
+    },
     /// Permission bits.
     Mode {
         /// The object.
@@ -117,6 +124,7 @@ impl Effect {
         match *self {
             Self::Sector { inode, .. }
             | Self::Size { inode, .. }
+            | Self::Allocated { inode, .. }
             | Self::Mode { inode, .. }
             | Self::Owner { inode, .. }
             | Self::Times { inode, .. }

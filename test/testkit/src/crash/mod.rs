@@ -25,6 +25,7 @@
 //! Inode numbers are reused as soon as the inode is gone and closed, as ext4 does.
 //! Times change with every write, so a store that sets them too early is found out.
 
+mod blocks;
 mod calls;
 mod effect;
 mod faults;
@@ -129,6 +130,10 @@ struct Filesystem {
     owner_lives: Option<OwnerLives>,
     /// A journal write was issued and is not durable yet.
     journal_write_pending: bool,
+    /// How often the journal was flushed.
+    journal_flushes: u64,
+    /// What `device_identity` answers.
+    device: Option<String>,
     /// Mutating calls that fail, by number.
     refused_operations: BTreeMap<u64, i32>,
     faults: faults::Faults,
@@ -202,6 +207,8 @@ impl CrashLower {
             dead: false,
             owner_lives: None,
             journal_write_pending: false,
+            journal_flushes: 0,
+            device: None,
             refused_operations: BTreeMap::new(),
             faults: faults::Faults::default(),
             writes_half: false,
@@ -241,6 +248,16 @@ impl CrashLower {
     /// it can tear.
     pub fn is_writing_journal(&self) -> bool {
         self.0.filesystem.lock().journal_write_pending
+    }
+
+    /// How often the journal was flushed so far.
+    pub fn journal_flushes(&self) -> u64 {
+        self.0.filesystem.lock().journal_flushes
+    }
+
+    /// What `device_identity` answers from now on.
+    pub fn set_device(&self, device: Option<&str>) {
+        self.0.filesystem.lock().device = device.map(ToOwned::to_owned);
     }
 
     /// Power fails after the `count`th mutating call: all later calls fail.

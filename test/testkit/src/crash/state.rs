@@ -30,6 +30,8 @@ pub(super) struct Inode {
     pub(super) sectors: BTreeMap<u64, Sector>,
     pub(super) xattrs: BTreeMap<Arc<[u8]>, Arc<[u8]>>,
     pub(super) entries: BTreeMap<EntryName, InodeKey>,
+    /// Where blocks that were allocated beyond the end, end.
+    pub(super) allocated_end: u64,
     /// Entries that name it. Kept in the live state, counted anew in a crash image.
     pub(super) links: u32,
 }
@@ -55,6 +57,7 @@ impl Inode {
             sectors: BTreeMap::new(),
             xattrs: BTreeMap::new(),
             entries: BTreeMap::new(),
+            allocated_end: 0,
             links: 0,
         }
     }
@@ -200,8 +203,12 @@ fn apply_content(inode: &mut Inode, effect: &Effect) {
             // Also when it grows here: the content after it was truncated before it grew in the
             // live state.
             inode.cut_content(*size);
+            if *size <= inode.size {
+                inode.allocated_end = 0;
+            }
             inode.size = *size;
         }
+        Effect::Allocated { end, .. } => inode.allocated_end = inode.allocated_end.max(*end),
         Effect::Mode { mode, .. } => inode.mode = *mode,
         Effect::Owner { uid, gid, .. } => (inode.uid, inode.gid) = (*uid, *gid),
         Effect::Times { atime, mtime, .. } => {

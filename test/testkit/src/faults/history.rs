@@ -1,12 +1,12 @@
 //! What a fault search runs: events, and the limits that they run under.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use mobifs_store::JournalOptions;
-use mobifs_volume::{Clock, Config, VolumeOptions};
+use mobifs_volume::{Clock, VolumeOptions};
 
 use super::ClockKind;
+use crate::configuration;
 use crate::layout::ROOT_APP;
 use crate::operations::{Event, Profile, generate};
 use crate::random::Random;
@@ -99,8 +99,7 @@ impl Setting {
         let text: String = apps
             .map(|app| format!("[[app]]\nmatch = \"{app}\"\nclass = \"durable\"\n"))
             .collect();
-        let config =
-            Config::parse(&text, Path::new("test.toml")).map_err(|error| error.to_string())?;
+        let config = configuration::parsed(&text)?;
         Ok(VolumeOptions {
             memory_budget_bytes: self.memory_budget_bytes,
             objects_max: self.objects_max,

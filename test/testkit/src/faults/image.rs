@@ -143,6 +143,12 @@ fn recover(lower: &CrashLower, setting: &Setting) -> Result<(Tree, u64), String>
         return Err(format!("applying changed what is shown: {difference}"));
     }
     demand_no_leftovers(lower)?;
+    let externally_modified = mounted.store.pending().externally_modified;
+    if externally_modified > 0 {
+        return Err(format!(
+            "{externally_modified} objects are missing that no other program has moved"
+        ));
+    }
     Ok((tree, calls))
 }
 

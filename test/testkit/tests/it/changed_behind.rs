@@ -31,6 +31,7 @@ const OPTIONS: JournalOptions = JournalOptions {
     held_bytes_max: 64 << 20,
     reserve_bytes: 64 << 10,
     ahead_pages_min: 1,
+    preallocation: mobifs_store::Preallocation::OFF,
 };
 
 fn mount<L: Lower + 'static>(lower: L, outside: L) -> Result<(Place<L>, Vec<String>), String> {

@@ -18,6 +18,7 @@ const OPTIONS: JournalOptions = JournalOptions {
     read_only: false,
     reserve_bytes: 0,
     ahead_pages_min: 1,
+    preallocation: mobifs_store::Preallocation::OFF,
     held_bytes_max: 64 << 20,
 };
 const FILES: [&str; 4] = ["a", "b", "c", "d"];

@@ -454,3 +454,57 @@ fn more_files_than_descriptors_are_committed_and_applied() {
     let history = History { events, setting };
     run(&history, None, 0, Cuts::NONE).unwrap();
 }
+
+/// A successor made the removal of a rollback journal durable, and where that failed it reported an error for
+/// an entry that was gone. Found by the fault search with seed 28121.
+#[test]
+fn a_removal_of_a_journal_that_a_successor_reports_as_failed_has_removed_nothing() {
+    let begun = [
+        make_directory("alpha"),
+        create("alpha/db"),
+        create("alpha/db-journal"),
+        write("alpha/db-journal", 512),
+        SyncAll,
+    ];
+    let uncommitted = [write("alpha/db", 100)];
+    let setting = Setting {
+        durable: vec!["alpha".into()],
+        ..Setting::default()
+    };
+    for end in [
+        unlink("alpha/db-journal"),
+        rename("alpha/db-journal", "alpha/kept"),
+    ] {
+        for before in [&[][..], &uncommitted] {
+            let events = [&begun, before, &[Kill(0), end.clone()]].concat();
+            for count in [1, u64::MAX] {
+                let fault = failing(Calls::Journal, count);
+                holds(&events, setting.clone(), fault, Cuts::NONE);
+            }
+        }
+    }
+}
+
+/// An apply failed while names moved, and a later transaction deleted the file that it had moved: its
+/// place was known by no name any more, and after a cut it counted as moved by another program.
+#[test]
+fn a_file_that_is_deleted_after_a_failed_apply_has_not_been_moved_by_another_program() {
+    let events = [
+        make_directory("alpha"),
+        make_directory("alpha/d"),
+        create("alpha/a"),
+        write("alpha/a", 5000),
+        SyncAll,
+        Apply,
+        write("alpha/a", 3000),
+        rename("alpha/a", "alpha/d/b"),
+        SyncAll,
+        Apply,
+        unlink("alpha/d/b"),
+        SyncAll,
+        Apply,
+    ];
+    for setting in [Setting::default(), forgetful()] {
+        holds(&events, setting, failing(Calls::Changes, 1), OFTEN);
+    }
+}

@@ -28,6 +28,7 @@ const OPTIONS: JournalOptions = JournalOptions {
     read_only: false,
     reserve_bytes: 0,
     ahead_pages_min: 1,
+    preallocation: mobifs_store::Preallocation::OFF,
     held_bytes_max: 64 << 20,
 };
 /// Calls that opening a store takes in any case, and for each object that its journal knows.

@@ -1,5 +1,5 @@
 //! The kill search as a test: at least 3,000 kills, no violation. Another range of seeds:
-//! `KILL_SEARCH_SEED=n`; longer: `KILL_SEARCH_KILLS=n`.
+//! `KILL_SEARCH_SEED=n`; longer: `KILL_SEARCH_KILLS=n`, or `make kill-search`. What it finds is shrunk.
 
 use mobifs_testkit::campaign::{Campaign, number_from};
 use mobifs_testkit::crash::search::kill::{KillOptions, search_scripts};
@@ -14,7 +14,7 @@ fn every_kill_in_a_random_history_is_a_pause_and_no_more() {
         first_seed: number_from("KILL_SEARCH_SEED", FIRST_SEED),
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         options: KillOptions::default(),
-        shrink: false,
+        shrink: true,
     };
     let result = campaign.run(|statistics| statistics.kills < kills_min);
     let total = result.statistics;

@@ -2,6 +2,7 @@
 //! own: a process that another test starts has the files of a mount open for a moment, and an unmount
 //! would find them in use.
 
+mod calibration;
 mod changed_behind;
 mod copied_stores;
 mod crash_search;
@@ -18,7 +19,9 @@ mod lookups_during_apply;
 mod memory_bounds;
 mod model_vs_directory;
 mod not_applied;
+mod preallocation;
 mod regressions;
+mod salvage;
 mod stack_crash;
 mod virtual_day;
 mod write_ahead;

@@ -565,6 +565,50 @@ fn a_commit_that_finds_no_room_keeps_the_inodes_that_are_kept() {
     check_new(&volume);
 }
 
+/// A transaction that was larger than the journal made its overflow file with a new inode, and failed
+/// where there was none, although inodes were kept for such files.
+#[test]
+fn a_commit_larger_than_the_journal_needs_no_new_inode() {
+    const BYTES: usize = 1 << 20;
+    let lower = CrashLower::new();
+    let volume = start_with_journal(&lower, 64 << 10);
+    let app = make(&volume, ObjectId::ROOT, "app", FileKind::Directory);
+    let file = make(&volume, app, "file", FileKind::Regular);
+    write(&volume, file, &vec![1; BYTES]);
+    volume.sync_app(None, true).unwrap();
+    lower.set_refusals(Refusals {
+        inodes_max: Some(lower.inodes()),
+        ..Refusals::default()
+    });
+    for round in 2..5 {
+        write(&volume, file, &vec![round; BYTES]);
+        volume.sync_app(None, false).unwrap();
+        let found = content(&volume, "app/file").unwrap();
+        assert!(!found.is_empty() && found.iter().all(|&byte| byte == round));
+    }
+    volume.shutdown().unwrap();
+}
+
+/// Such a transaction took one of the inodes that the next apply needs, until it had one of its own.
+#[test]
+fn deletions_reach_the_store_without_inodes_after_a_commit_larger_than_the_journal() {
+    const BYTES: usize = 1 << 20;
+    let (lower, volume) = start_without_inodes();
+    let file = find(&volume, &format!("app/old{}", OLD_FILES - 1)).unwrap();
+    write(&volume, file, &vec![1; BYTES]);
+    volume.sync_app(None, true).unwrap_err();
+    for round in 2..5 {
+        write(&volume, file, &vec![round; BYTES]);
+        volume.sync_all().unwrap();
+    }
+    delete_old(&volume, 2 * NEW_FILES);
+    volume.sync_app(None, true).unwrap();
+    let names = names_below(&lower, "app");
+    assert_eq!(names.len(), usize::from(OLD_FILES - NEW_FILES), "{names:?}");
+    check_new(&volume);
+    volume.shutdown().unwrap();
+}
+
 /// As versions without spare files have left a store: there is no inode for a second overflow file.
 /// Nothing is applied then; one free inode is enough for everything.
 #[test]

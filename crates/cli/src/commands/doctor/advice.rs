@@ -1,6 +1,9 @@
 //! What to do with a directory, decided from the facts alone.
 
+use std::path::Path;
+
 use super::facts::{Facts, Steering};
+use crate::commands::shell_quoted;
 
 /// With more than this share of its bytes in large files, a filesystem should not journal content:
 /// it is written twice.
@@ -180,7 +183,12 @@ fn recommend(facts: &Facts, verdicts: &[(Way, Verdict)]) -> (Way, String) {
             format!("{databases} % of what lies here is databases, and a mount is not possible");
         return (Way::Sqlite, why);
     }
-    let why = "neither a mount nor native mode is possible as it is: see below";
+    let why = if facts.path == Path::new("/") {
+        "`/` as a whole cannot be served: name a directory with the files of programs, such as /home or \
+         /var/lib"
+    } else {
+        "neither a mount nor native mode is possible as it is: see below"
+    };
     (Way::Plain, why.to_owned())
 }
 
@@ -206,7 +214,11 @@ fn commands(facts: &Facts, way: Way) -> Vec<String> {
     }
     match way {
         Way::Mount if facts.is_in_mount => vec![format!("mobifs status {mountpoint}")],
-        Way::Mount => vec![format!("mobifs mount {path} EMPTY_DIRECTORY")],
+        // What cannot be adopted.
+        Way::Mount if facts.is_store || facts.is_in_memory || facts.path == facts.mountpoint => {
+            vec![format!("mobifs mount {path} EMPTY_DIRECTORY")]
+        }
+        Way::Mount => vec![format!("mobifs adopt {path}")],
         Way::Native if matches!(facts.steering, Steering::Steered { .. }) => {
             vec![format!("mobifs status {mountpoint}")]
         }
@@ -218,14 +230,8 @@ fn commands(facts: &Facts, way: Way) -> Vec<String> {
     }
 }
 
-/// As a shell takes it.
 fn quoted(path: &std::path::Path) -> String {
-    let text = path.display().to_string();
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
-    if text.chars().all(is_plain) {
-        return text;
-    }
-    format!("'{}'", text.replace('\'', "'\\''"))
+    shell_quoted(&path.display().to_string())
 }
 
 #[cfg(test)]
@@ -238,7 +244,9 @@ mod tests {
             path: "/data/it's".into(),
             mountpoint: "/data".into(),
             kind: "ext4".to_owned(),
+            shown_kind: "ext4".to_owned(),
             is_in_memory: false,
+            is_store: false,
             is_of_the_kernel: false,
             is_in_mount: false,
             served_at: None,
@@ -268,6 +276,9 @@ mod tests {
         let advice = Advice::of(&able);
         assert_eq!(advice.recommended, Way::Mount);
         assert!(advice.reason.contains("51 %"), "{}", advice.reason);
+        assert_eq!(advice.commands, [r"mobifs adopt '/data/it'\''s'"]);
+        able.is_store = true;
+        let advice = Advice::of(&able);
         assert_eq!(
             advice.commands,
             [r"mobifs mount '/data/it'\''s' EMPTY_DIRECTORY"]

@@ -17,11 +17,15 @@ pub(super) struct Facts {
     pub(super) mountpoint: PathBuf,
     /// The filesystem's type.
     pub(super) kind: String,
+    /// The same for people.
+    pub(super) shown_kind: String,
     pub(super) is_in_memory: bool,
     /// The kernel shows itself there, as in /proc, and keeps no files.
     pub(super) is_of_the_kernel: bool,
     /// It lies in a MobiFS mount.
     pub(super) is_in_mount: bool,
+    /// It has been the store of a mount.
+    pub(super) is_store: bool,
     /// Where it is mounted, as the store of a mount.
     pub(super) served_at: Option<PathBuf>,
     pub(super) steering: Steering,
@@ -64,9 +68,11 @@ impl Facts {
         Ok(Self {
             mountpoint: mount.mountpoint.clone(),
             kind: mount.kind.clone(),
+            shown_kind: super::device::kind_of(mount),
             is_in_memory: mobifs_store::is_in_memory(&path),
-            is_of_the_kernel: mobifs_store::is_of_the_kernel(&path),
+            is_of_the_kernel: mobifs_store::is_of_the_kernel(&path) || mount.kind == "devtmpfs",
             is_in_mount,
+            is_store: path.join(".mobifs").is_dir(),
             served_at: stores_of(&table)
                 .find(|mount| Path::new(&mount.source) == path)
                 .map(|mount| mount.mountpoint.clone()),

@@ -1,42 +1,84 @@
-//! `mobifs doctor`: which of the ways to use MobiFS fits a directory, and why.
+//! `mobifs doctor`: what a machine offers to MobiFS, and which of the ways to use it fits a directory,
+//! and why.
 //!
-//! [`facts`] looks at the place and changes nothing, [`survey`] at what lies there, [`advice`]
+//! [`machine`] looks at the machine, with [`kernels`] for what its kernel has, and [`device`] at what
+//! is below a directory. [`facts`] looks at the place and changes nothing, [`survey`] at what lies there, [`advice`]
 //! decides from these alone, so that every case has a test without a machine for it.
 
 mod advice;
+mod device;
 mod facts;
+mod kernels;
+mod machine;
 mod survey;
 
 use std::fmt::Write as _;
 
 use mobifs_daemon::{ConfigText, Failure};
+use mobifs_host::{printable, printable_path};
 use serde_json::json;
 
 use super::print;
 use crate::arguments::DoctorArguments;
 use advice::{Advice, Verdict, Way};
 use facts::Facts;
+use machine::{Finding, State};
 use survey::Survey;
 
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<(), Failure> {
     let config = ConfigText::load(arguments.config.as_deref())?;
-    let policy = config.config.rules.policy_of_all();
-    let facts = Facts::of(&arguments.directory, &policy)?;
-    let advice = Advice::of(&facts);
-    let text = if arguments.json {
-        format!("{:#}\n", as_json(&facts, &advice))
-    } else {
-        as_text(&facts, &advice)
+    let mut findings = machine::findings(&config.config);
+    let Some(directory) = &arguments.directory else {
+        return if arguments.json {
+            print(&format!("{:#}\n", json!({ "machine": findings })))
+        } else {
+            print(&shown_findings(&findings))
+        };
     };
-    print(&text)
+    let policy = config.config.rules.policy_of_all();
+    let facts = Facts::of(directory, &policy)?;
+    let advice = Advice::of(&facts);
+    if let Some((path, mount)) = device::place_of(directory) {
+        // What a mount of ours takes for a flush is not what the device takes.
+        let measures = !(facts.is_in_mount || facts.is_of_the_kernel || facts.is_in_memory);
+        findings.extend(device::findings(&path, &mount, measures));
+    }
+    if arguments.json {
+        let mut document = as_json(&facts, &advice);
+        document["machine"] = json!(findings);
+        return print(&format!("{document:#}\n"));
+    }
+    print(&format!(
+        "{}\n{}",
+        as_text(&facts, &advice),
+        shown_findings(&findings)
+    ))
+}
+
+/// One line for each finding, and below it what to do.
+fn shown_findings(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for finding in findings {
+        let state = match finding.state {
+            State::Good => "ok",
+            State::Note => "note",
+            State::Problem => "PROBLEM",
+        };
+        let found = printable(&finding.found);
+        let _written = writeln!(text, "{:<12} {state}: {found}", finding.topic);
+        if let Some(advice) = &finding.advice {
+            let _written = writeln!(text, "{:<12} -> {advice}", "");
+        }
+    }
+    text
 }
 
 fn as_text(facts: &Facts, advice: &Advice) -> String {
-    let path = facts.path.display();
     let mut text = format!(
-        "{path}: {} on {}, {}\n\n",
-        facts.kind,
-        facts.mountpoint.display(),
+        "{}: {} on {}, {}\n\n",
+        printable_path(&facts.path),
+        facts.shown_kind,
+        printable_path(&facts.mountpoint),
         described(&facts.survey)
     );
     let way = advice.recommended;

@@ -111,6 +111,11 @@ fn commands_for_mounts_only_say_so() {
         &["no drill"],
     );
     fails(
+        &mobifs(&["calibrate"], &disk.at),
+        2,
+        &["its journal is the kernel's"],
+    );
+    fails(
         &mobifs(&["sync", "--app", "mail"], &disk.at),
         2,
         &["no app mail"],

@@ -39,6 +39,34 @@ fn a_signal_restores_the_mount() {
     }
 }
 
+/// An attacker steered in a shell that `mobifs run` had begun: the supervisor answered the daemon's
+/// own calls, and what `mobifs sync` had made durable was gone after a power cut. So it was with the
+/// store of a mount.
+#[test]
+fn daemons_are_refused_under_mobifs_run() {
+    needs_mounts!();
+    let (Some(disk), Some(other)) = (Disk::new(EXT4), Disk::new(EXT4)) else {
+        return;
+    };
+    disk.steer("");
+    let run = |words: &[&Path]| {
+        let mut command = Command::new(PROGRAM);
+        command.args(["run", "--mechanism", "seccomp", "--", PROGRAM]);
+        command.args(words).output().unwrap()
+    };
+    let refused = ["under `mobifs run`", "start it outside"];
+    fails(&run(&["steer".as_ref(), &other.at]), 2, &refused);
+    let fixture = &disk.fixture;
+    let mount = [
+        "mount".as_ref(),
+        fixture.store.as_path(),
+        &fixture.mountpoint,
+    ];
+    fails(&run(&mount), 2, &refused);
+    // What asks a daemon works there.
+    succeeds(&run(&["sync".as_ref(), &disk.at]));
+}
+
 #[test]
 fn the_foreground_steers_until_it_is_ended() {
     needs_mounts!();

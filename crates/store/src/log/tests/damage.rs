@@ -450,6 +450,7 @@ fn image_of(transactions: &[Vec<Record>]) -> (Vec<u8>, Vec<u64>) {
         last: LOG_START,
         sequence: 1,
         pristine: true,
+        measured: None,
         buffer: JournalBuffer::default(),
     };
     let mut ends = Vec::new();

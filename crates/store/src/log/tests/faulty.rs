@@ -118,6 +118,13 @@ impl Lower for Faulty {
         self.lower.is_in_scope(name)
     }
 
+    fn device_identity(&self) -> Option<String> {
+        None
+    }
+    fn keeps_preallocation(&self) -> bool {
+        self.lower.keeps_preallocation()
+    }
+
     pass_on! {
         root() -> Handle;
         open(directory: &Handle, name: &[u8], write: bool) -> Handle;
@@ -127,6 +134,7 @@ impl Lower for Faulty {
         read_link(directory: &Handle, name: &[u8]) -> Vec<u8>;
         read_at(file: &Handle, out: &mut [u8], offset: u64) -> usize;
         read_cached(file: &Handle, out: &mut [u8], offset: u64) -> usize;
+        allocated_after(file: &Handle, offset: u64) -> Option<u64>;
         is_in_place(file: &Handle, range: ByteRange, counted: Blocks) -> bool;
         seek_data(file: &Handle, offset: u64) -> Option<u64>;
         seek_hole(file: &Handle, offset: u64) -> Option<u64>;

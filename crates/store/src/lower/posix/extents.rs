@@ -10,8 +10,8 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 
 use super::handle::Access;
 use super::handle::PosixHandle;
-use super::magic;
 use super::root::PosixLower;
+use super::{magic, xfs};
 use crate::lower::Blocks;
 
 /// Extents asked for at a time.
@@ -19,6 +19,8 @@ const EXTENTS: usize = 32;
 /// Content that has no blocks yet gets them first.
 const FLAG_SYNC: u32 = 1;
 const EXTENT_LAST: u32 = 1;
+/// To be allocated when it is written.
+const EXTENT_DELAYED: u32 = 4;
 /// Allocated, and never written.
 const EXTENT_UNWRITTEN: u32 = 0x800;
 /// Without a known place, without blocks, compressed, inside of other data, or shared with another
@@ -35,6 +37,20 @@ struct Map {
     extent_count: u32,
     reserved: u32,
     extents: [Extent; EXTENTS],
+}
+
+impl Map {
+    fn new(flags: u32) -> Self {
+        Self {
+            start: 0,
+            length: 0,
+            flags,
+            mapped_extents: 0,
+            extent_count: EXTENTS as u32,
+            reserved: 0,
+            extents: [Extent::default(); EXTENTS],
+        }
+    }
 }
 
 /// `struct fiemap_extent`.
@@ -90,15 +106,7 @@ impl PosixLower {
         if !magic::overwrites_in_place(fs::fstatfs(fd)?.f_type) {
             return Ok(false);
         }
-        let mut map = Map {
-            start: 0,
-            length: 0,
-            flags: FLAG_SYNC,
-            mapped_extents: 0,
-            extent_count: EXTENTS as u32,
-            reserved: 0,
-            extents: [Extent::default(); EXTENTS],
-        };
+        let mut map = Map::new(FLAG_SYNC);
         let mut at = range.start;
         while at < range.end {
             (map.start, map.length) = (at, range.end - at);
@@ -116,6 +124,52 @@ impl PosixLower {
             }
         }
         Ok(true)
+    }
+}
+
+impl PosixLower {
+    pub(super) fn last_block_after(
+        &self,
+        file: &PosixHandle,
+        offset: u64,
+    ) -> io::Result<Option<u64>> {
+        let fd = self.usable(file, Access::Read)?;
+        let is_xfs = magic::magic(fs::fstatfs(fd)?.f_type) == magic::XFS_MAGIC;
+        if is_xfs && !xfs::has_requested_blocks(fd) {
+            return Ok(None);
+        }
+        let mut map = Map::new(0);
+        let (mut at, mut end) = (offset, None);
+        while at < i64::MAX.cast_unsigned() {
+            (map.start, map.length) = (at, i64::MAX.cast_unsigned() - at);
+            // SAFETY: `FillMap` describes this request.
+            match retry_on_intr(|| unsafe { ioctl(fd, FillMap(&mut map)) }) {
+                Err(Errno::NOTTY | Errno::NOTSUP | Errno::NOSYS) => {
+                    return Err(io::ErrorKind::Unsupported.into());
+                }
+                // No file of this filesystem reaches as far.
+                Err(Errno::FBIG | Errno::INVAL) => break,
+                other => other?,
+            }
+            let mapped = map.mapped_extents as usize;
+            let Some(last) = map.extents.iter().take(mapped).next_back() else {
+                break;
+            };
+            let extents = map.extents.iter().take(mapped);
+            // Without a place yet, the filesystem has not allocated them for good.
+            let allocated = extents.filter(|extent| extent.flags & EXTENT_DELAYED == 0);
+            end = allocated
+                .map(|extent| extent.logical.saturating_add(extent.length))
+                .chain(end)
+                .filter(|&end| end > offset)
+                .max();
+            let reached = last.logical.saturating_add(last.length);
+            if last.flags & EXTENT_LAST != 0 || reached <= at {
+                break;
+            }
+            at = reached;
+        }
+        Ok(end)
     }
 }
 

@@ -51,6 +51,14 @@ pub(super) fn is_memory_filesystem(f_type: fs::FsWord) -> bool {
     matches!(magic(f_type), TMPFS_MAGIC | RAMFS_MAGIC)
 }
 
+/// Whether blocks beyond the end of a file lie on the disk where the file goes on, and are overwritten
+/// there. btrfs writes new content elsewhere after the first time, and keeps all of an extent as long
+/// as a part of it is used; f2fs only counts such blocks, and chooses their places when they are
+/// written.
+pub(super) fn keeps_preallocation(f_type: fs::FsWord) -> bool {
+    matches!(magic(f_type), EXT_MAGIC | XFS_MAGIC)
+}
+
 /// Whether writes to allocated blocks overwrite them (f2fs has room of its own for writing it
 /// elsewhere), unless they are shared. Elsewhere, and where it is not known, writing takes room.
 pub(super) fn overwrites_in_place(f_type: fs::FsWord) -> bool {

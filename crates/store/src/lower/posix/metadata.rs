@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use std::fmt::Write as _;
 use std::fs;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::io::retry_on_intr;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
@@ -134,15 +134,16 @@ pub(super) fn btrfs_room(
     retry_on_intr(|| unsafe { ioctl(directory, FillSpaces(&mut found)) }).ok()?;
     let count = usize::try_from(found.count).unwrap_or(SPACES).min(SPACES);
     let spaces = &found.spaces[..count];
-    let unseen_bytes = allocation(directory).map_or(0, |kinds| unseen_bytes(&kinds));
+    let unseen_bytes =
+        btrfs_directory(directory).map_or(0, |shown| unseen_bytes(&shown.join("allocation")));
     Some(BtrfsRoom {
         unseen_bytes,
         metadata_bytes: left(spaces, total_bytes, available_bytes, unseen_bytes),
     })
 }
 
-/// The directory in which the kernel shows how this btrfs has assigned its room.
-fn allocation(directory: BorrowedFd<'_>) -> Option<std::path::PathBuf> {
+/// The directory in which the kernel shows this btrfs.
+pub(super) fn btrfs_directory(directory: BorrowedFd<'_>) -> Option<PathBuf> {
     let mut info = FsInfo {
         max_id: 0,
         devices: 0,
@@ -158,7 +159,7 @@ fn allocation(directory: BorrowedFd<'_>) -> Option<std::path::PathBuf> {
         }
         write!(uuid, "{byte:02x}").ok()?;
     }
-    Some(Path::new("/sys/fs/btrfs").join(uuid).join("allocation"))
+    Some(Path::new("/sys/fs/btrfs").join(uuid))
 }
 
 /// Content that is written and not counted as used (`bytes_reserved`), or reserved for what is

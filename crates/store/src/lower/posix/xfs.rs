@@ -1,4 +1,4 @@
-//! Room of deleted files on XFS.
+//! Room of deleted files, and beyond the ends of files, on XFS.
 //!
 //! XFS frees the blocks of deleted files in the background (since Linux 5.14), and keeps blocks
 //! that it has allocated ahead of the ends of files. Until then `statfs` counts both as used: a
@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{Errno, retry_on_intr};
-use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
+use rustix::ioctl::{Getter, Opcode, Setter, ioctl, opcode};
 
 /// Room is scarce where less than this part of the whole is available. Elsewhere waiting would hold
 /// up commits for room that is not missing, and files of other programs would lose what was
@@ -36,6 +36,28 @@ struct EofBlocks {
 
 /// `XFS_IOC_FREE_EOFBLOCKS`.
 const FREE_EOFBLOCKS: Opcode = opcode::read::<EofBlocks>(b'X', 58);
+
+/// `struct fsxattr` (`linux/fs.h`).
+#[repr(C)]
+struct Flags {
+    flags: u32,
+    others: [u32; 4],
+    padding: [u8; 8],
+}
+
+/// `FS_IOC_FSGETXATTR`.
+const GET_FLAGS: Opcode = opcode::read::<Flags>(b'X', 31);
+/// `FS_XFLAG_PREALLOC`: blocks of the file were requested.
+const FLAG_REQUESTED: u32 = 2;
+
+/// Whether blocks of the file were requested by `fallocate`. Others that it has beyond its end are
+/// XFS's own, and it frees them.
+pub(super) fn has_requested_blocks(file: BorrowedFd<'_>) -> bool {
+    // SAFETY: the kernel writes a `struct fsxattr`, which `Flags` mirrors in size and layout.
+    let call = || unsafe { ioctl(file, Getter::<GET_FLAGS, Flags>::new()) };
+    // If it does not say so, they count as requested, and stay.
+    retry_on_intr(call).map_or(true, |about| about.flags & FLAG_REQUESTED != 0)
+}
 
 /// Whether there may be deleted files whose blocks XFS has not freed yet.
 #[derive(Debug, Default)]
@@ -101,6 +123,7 @@ mod tests {
         assert_eq!(size_of::<EofBlocks>(), 128);
         assert_eq!(std::mem::offset_of!(EofBlocks, file_bytes_min), 24);
         assert_eq!(FREE_EOFBLOCKS, 0x8080_583a);
+        assert_eq!(GET_FLAGS, 0x801c_581f);
     }
 
     #[test]

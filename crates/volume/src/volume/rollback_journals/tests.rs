@@ -12,9 +12,10 @@ use mobifs_base::{DeviceNumber, FileKind, Name, ObjectId};
 use mobifs_engine::{AttributeChange, Caller, NodeSpec, RenameMode, SetIdBits, WriteAt};
 use mobifs_store::{MemoryStore, Store as _};
 
+use super::super::faulty::Faulty;
 use super::super::pacing_tests::HandClock;
 use super::*;
-use crate::{Config, VolumeOptions};
+use crate::{Arena, Config, Resumption, VolumeOptions};
 
 const CALLER: Caller = Caller {
     uid: 0,
@@ -515,4 +516,84 @@ fn no_more_journals_are_known_than_there_is_room_for() {
     bed.write(journal, 0, &header(false, 4096));
     assert_eq!(bed.counted(|| bed.fsync(journal, SQLITE)), 1);
     assert_eq!(journals.under_way.lock().len(), JOURNALS_MAX);
+}
+
+/// The volume of a successor, in whose durable app a predecessor has made a journal; the app's directory.
+fn successor(store: &Arc<Faulty>, is_committed: bool) -> (Arc<Volume>, ObjectId) {
+    let text = "[[app]]\nmatch = \"app\"\nclass = \"durable\"\n";
+    let config = Config::parse(text, Path::new("test.toml")).unwrap();
+    let arena = Arena::create().unwrap();
+    let with = |arena: &Arena| VolumeOptions {
+        background: false,
+        arena: Some(arena.clone()),
+        ..VolumeOptions::new(&config)
+    };
+    let volume = Volume::start(Arc::clone(store) as Arc<_>, with(&arena)).unwrap();
+    let app = volume.create(&CALLER, ObjectId::ROOT, b"app", &node(FileKind::Directory));
+    let directory = app.unwrap().id;
+    for name in ["db", "db-journal"] {
+        let made = volume.create(
+            &CALLER,
+            directory,
+            name.as_bytes(),
+            &node(FileKind::Regular),
+        );
+        assert!(made.is_ok());
+    }
+    if is_committed {
+        volume.sync_all().unwrap();
+    }
+    std::mem::forget(volume);
+    let arena = Arena::attach(arena.descriptor().try_clone_to_owned().unwrap()).unwrap();
+    let left = Resumption::of(&arena).unwrap();
+    let volume = Volume::resume(Arc::clone(store) as Arc<_>, with(&arena), &left).unwrap();
+    (volume, directory)
+}
+
+/// Found by the fault search with seed 28121: it reported an error for an entry that was gone.
+#[test]
+fn a_successor_that_reports_the_removal_of_a_journal_as_failed_has_removed_nothing() {
+    for is_full in [false, true] {
+        for is_committed in [false, true] {
+            let store = Faulty::new();
+            let (volume, directory) = successor(&store, is_committed);
+            let fails = |fails| {
+                let what = [&store.broken, &store.is_full][usize::from(is_full)];
+                what.store(fails, Ordering::SeqCst);
+            };
+            fails(true);
+            assert_eq!(
+                volume.unlink(directory, b"other-journal"),
+                Err(FsError::NotFound)
+            );
+            let removed = volume.unlink(directory, b"db-journal");
+            let is_there = volume.lookup(directory, b"db-journal").is_ok();
+            assert_eq!(removed.is_err(), is_there, "{removed:?}");
+            // Nothing that a predecessor may have answered for waits for a commit.
+            assert_eq!(is_there, !is_committed && !is_full);
+            let status = volume.status();
+            assert!(
+                status.apps.iter().any(|app| app.read_only.is_some()),
+                "{status:?}"
+            );
+            fails(false);
+            volume.sync_all().unwrap();
+            if is_there {
+                volume.unlink(directory, b"db-journal").unwrap();
+            }
+            assert_eq!(
+                volume.lookup(directory, b"db-journal").unwrap_err(),
+                FsError::NotFound
+            );
+            // The name of a file only.
+            volume
+                .create(&CALLER, directory, b"d-journal", &node(FileKind::Directory))
+                .unwrap();
+            fails(true);
+            assert_eq!(
+                volume.unlink(directory, b"d-journal"),
+                Err(FsError::IsDirectory)
+            );
+        }
+    }
 }

@@ -179,9 +179,35 @@ pub fn search_and_shrink(
     options: &SearchOptions,
 ) -> Result<SearchStatistics, Box<Violation>> {
     search(seed, options).map_err(|mut violation| {
-        violation.shrunk = shrink::shrink(&History::random(seed), &violation.what, seed, options);
+        let history = History::random(seed);
+        let run = |history: &History, seed, options: &SearchOptions| {
+            run::run(history, seed, options).map(drop)
+        };
+        violation.shrunk = shrink::shrink(&history, &violation.what, seed, &options.simpler(), run);
         violation
     })
+}
+
+impl SearchOptions {
+    /// The ways in which a history is run to be shrunk. A violation that needs no second history and no
+    /// second crash is easier to understand, and what is random cannot be shrunk.
+    fn simpler(&self) -> [Self; 3] {
+        let simplest = Self {
+            images_permille: 1000,
+            continued_permille: 0,
+            depth_max: 0,
+            ..*self
+        };
+        let nested = Self {
+            depth_max: self.depth_max,
+            ..simplest
+        };
+        let continued = Self {
+            continued_permille: self.continued_permille,
+            ..nested
+        };
+        [simplest, nested, continued]
+    }
 }
 
 impl Search for SearchOptions {

@@ -27,6 +27,7 @@ use std::fmt;
 use super::operation::History;
 use super::run::Plan;
 use super::script::SCRIPTS;
+use super::shrink::shrink;
 use super::{SearchStatistics, Violation};
 use crate::campaign::Search;
 use crate::statistics::statistics;
@@ -118,8 +119,40 @@ impl Search for KillOptions {
     type Statistics = KillStatistics;
     type Violation = Violation;
 
-    fn search(&self, seed: u64, _shrink: bool) -> Result<KillStatistics, Box<Violation>> {
-        search_plan(&History::random(seed), seed, self)
+    fn search(&self, seed: u64, is_shrunk: bool) -> Result<KillStatistics, Box<Violation>> {
+        let history = History::random(seed);
+        search_plan(&history, seed, self).map_err(|mut violation| {
+            if is_shrunk {
+                let run = |history: &History, seed, options: &Self| {
+                    run::run(history, seed, options).map(drop)
+                };
+                violation.shrunk = shrink(&history, &violation.what, seed, &self.simpler(), run);
+            }
+            violation
+        })
+    }
+}
+
+impl KillOptions {
+    /// The ways in which a history is run to be shrunk: one kill at every instant; kills of successors,
+    /// too; power cuts as well.
+    const fn simpler(&self) -> [Self; 3] {
+        let simplest = Self {
+            kills_permille: 1000,
+            nested_permille: 0,
+            depth_max: 1,
+            cuts_permille: 0,
+        };
+        let nested = Self {
+            nested_permille: self.nested_permille,
+            depth_max: self.depth_max,
+            ..simplest
+        };
+        let cut = Self {
+            cuts_permille: self.cuts_permille,
+            ..nested
+        };
+        [simplest, nested, cut]
     }
 }
 

@@ -27,7 +27,7 @@ impl RecordingSink {
     pub(super) fn of(saved: &RestartState) -> Self {
         let recorded = Recorded {
             objects: saved.objects.iter().cloned().collect(),
-            intent: saved.intent,
+            intent: saved.intent.clone(),
         };
         Self {
             recorded: Mutex::new(recorded),
@@ -40,7 +40,7 @@ impl RecordingSink {
         let objects = recorded.objects.iter();
         RestartState {
             objects: objects.map(|(id, known)| (*id, known.clone())).collect(),
-            intent: recorded.intent,
+            intent: recorded.intent.clone(),
             ids_above: 0,
         }
     }

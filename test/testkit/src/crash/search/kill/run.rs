@@ -37,7 +37,8 @@ struct Hunt {
 /// A transaction that was handed over and not acknowledged.
 #[derive(Clone)]
 struct Begun {
-    tag: u64,
+    /// Several if it stands for transactions of several apps that are committed together.
+    tags: Vec<u64>,
     entries: Vec<Entry>,
     /// The tree with it, and its ids.
     tree: Tree,
@@ -183,7 +184,7 @@ fn survive(
     );
     let (store, resumed) = resumed.map_err(|error| format!("resuming: {error}"))?;
     life.store = Some(store);
-    life.take_over(resumed.committed)?;
+    life.take_over(&resumed.committed)?;
     let mut dice = Random::new(hunt.cuts.below(u64::MAX));
     let topic = Topic::random(&mut dice);
     for _ in 0..dice.below(3) {
@@ -359,17 +360,15 @@ impl Life {
     }
 
     /// What was under way when the process was killed is completed.
-    fn take_over(&mut self, committed: Option<u64>) -> Result<(), String> {
+    fn take_over(&mut self, committed: &[u64]) -> Result<(), String> {
         let (begun, next_tag, is_learning) = {
             let moment = self.moment.lock();
             (moment.begun.clone(), moment.next_tag, moment.is_learning)
         };
-        if committed.is_some_and(|tag| tag >= next_tag) {
+        if committed.iter().any(|&tag| tag >= next_tag) {
             return Err(format!("{committed:?} is said to be committed"));
         }
-        let has_arrived = begun
-            .as_ref()
-            .is_some_and(|begun| committed == Some(begun.tag));
+        let has_arrived = begun.as_ref().is_some_and(|begun| committed == begun.tags);
         if has_arrived {
             self.hunt.count(|statistics| statistics.arrived += 1);
             self.acknowledge();
@@ -480,13 +479,14 @@ impl Life {
             self.moment.lock().world = self.world.clone();
             return Ok(());
         }
+        let count = if self.hunt.cuts.chance(300) { 3 } else { 1 };
         let begun = Begun {
-            tag: self.next_tag,
+            tags: (self.next_tag..self.next_tag + count).collect(),
             entries,
             tree: self.world.tree.clone(),
             ids: self.world.ids.clone(),
         };
-        self.next_tag += 1;
+        self.next_tag += count;
         {
             let mut moment = self.moment.lock();
             moment.begun = Some(begun.clone());
@@ -504,7 +504,8 @@ impl Life {
 
     fn hand_over(&self, begun: &Begun) -> Result<(), String> {
         self.attempt(|store| {
-            let transaction = Transaction::tagged(begun.tag, begun.entries.clone());
+            let mut transaction: Transaction = begun.entries.iter().cloned().collect();
+            transaction.tags.clone_from(&begun.tags);
             store.commit(transaction)
         })
     }

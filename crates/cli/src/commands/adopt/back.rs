@@ -1,0 +1,106 @@
+//! Back to an ordinary directory: the steps of [`super::forward`] in the reverse order, each of which
+//! looks for what it is to undo.
+
+use std::fs;
+
+use mobifs_daemon::{Code, Failure, predecessor, raise_limits};
+use mobifs_volume::{Config, OpenOptions, OpenedStore, fault_point};
+
+use super::durable::cannot;
+use super::journald;
+use super::mount_point::{bring_meanwhile, exchange, keep, protect, remove};
+use super::place::{Place, refused};
+use super::users;
+use crate::arguments::UmountArguments;
+use crate::commands::{tell, umount};
+
+/// Directories that were deleted while another program put something into them, from `.mobifs/lost`.
+const LOST: &str = "mobifs-lost";
+
+/// Unmounts it, with everything committed and at its place.
+///
+/// # Errors
+/// It is in use, and stays mounted.
+pub(super) fn unmount(place: &Place) -> Result<(), Failure> {
+    if !place.is_served()? {
+        return Ok(());
+    }
+    users::refuse_mounts_elsewhere(place)?;
+    journald::step_aside(place.directory());
+    let arguments = UmountArguments {
+        lazy: false,
+        mountpoint: place.directory().to_owned(),
+    };
+    umount::run(&arguments).map_err(|failure| {
+        journald::come_back(place.directory());
+        users::still_there(place, failure)
+    })?;
+    fault_point("unadopt-unmounted");
+    match place.mounted()? {
+        None => Ok(()),
+        Some(mount) => Err(Failure::new(
+            Code::InUse,
+            format!(
+                "{} has another mount ({}) over the directory: unmount that first",
+                place.directory().display(),
+                mount.kind
+            ),
+        )),
+    }
+}
+
+/// Brings the files back under their name, and removes what is MobiFS's own.
+pub(super) fn move_files(place: &Place) -> Result<(), Failure> {
+    if place.is_exchanged() {
+        close_store(place)?;
+        fault_point("unadopt-closed");
+        keep_lost(place)?;
+        if place.directory().symlink_metadata().is_err() {
+            fs::create_dir(place.directory()).map_err(cannot("make", place.directory()))?;
+        }
+        bring_meanwhile(place)?;
+        users::refuse(place, place.store(), false)?;
+        protect(place.directory(), false)?;
+        exchange(place)?;
+        fault_point("unadopt-exchange");
+    }
+    remove(place)?;
+    fault_point("unadopt-removed");
+    Ok(())
+}
+
+/// Has everything at its place that was committed.
+fn close_store(place: &Place) -> Result<(), Failure> {
+    let store = place.store();
+    let history = place.own_in_store().join("history");
+    if fs::read_dir(&history).is_ok_and(|mut entries| entries.next().is_some()) {
+        let history = history.display();
+        return Err(refused(&format!(
+            "{} has snapshots in {history}: delete them first (btrfs subvolume delete {history}/*)",
+            place.directory().display()
+        )));
+    }
+    raise_limits()?;
+    let config = Config::defaults()?;
+    let options = OpenOptions::new(&config);
+    let opened = predecessor::for_command(store, predecessor::WAIT_DEFAULT, || {
+        OpenedStore::open(store, &options)
+    })?;
+    opened
+        .close()
+        .map_err(|error| Failure::of_store(store, &error))
+}
+
+/// What was found in deleted directories is the user's.
+fn keep_lost(place: &Place) -> Result<(), Failure> {
+    let lost = place.own_in_store().join("lost");
+    if !fs::read_dir(&lost).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Ok(());
+    }
+    let name = keep(place, "lost", LOST)?;
+    tell(&format!(
+        "{} has what another program put into directories that were deleted meanwhile",
+        place.directory().join(name).display()
+    ));
+    Ok(())
+}

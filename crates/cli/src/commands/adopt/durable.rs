@@ -1,0 +1,92 @@
+//! Files that are on the disk when the call returns.
+
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use mobifs_daemon::{Code, Failure};
+
+/// A failure in one sentence: what could not be done to which path, and why.
+pub(super) fn cannot<E: Display>(what: &str, path: &Path) -> impl FnOnce(E) -> Failure + use<E> {
+    let said = format!("cannot {what} {}", path.display());
+    move |error| Failure::new(Code::Failed, format!("{said}: {error}"))
+}
+
+/// The names in a directory are on the disk when this returns.
+pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+/// Makes a directory with those above it, each of them durable.
+pub(super) fn make_directories(directory: &Path, mode: u32) -> io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    let parent = directory.parent().unwrap_or(Path::new("/"));
+    make_directories(parent, mode)?;
+    match fs::DirBuilder::new().mode(mode).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    sync_directory(parent)
+}
+
+/// Puts a file with this content in the place of what has its name: after a crash one of the two is
+/// there, and whole.
+pub(super) fn replace_file(path: &Path, content: &str) -> io::Result<()> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let mut hidden = std::ffi::OsString::from(".");
+    hidden.push(name);
+    hidden.push(".new");
+    let new = directory.join(hidden);
+    let _old = fs::remove_file(&new);
+    let mut options = File::options();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o644)
+        .open(&new)?;
+    file.write_all(content.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    sync_directory(directory)
+}
+
+/// Removes a file, or a symbolic link, that may be missing.
+pub(super) fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => sync_directory(path.parent().unwrap_or(Path::new("/"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_and_leaves_nothing_else() {
+        let base = tempfile::tempdir().unwrap();
+        let directory = base.path().join("a/b");
+        make_directories(&directory, 0o755).unwrap();
+        make_directories(&directory, 0o755).unwrap();
+        let path = directory.join("file");
+        fs::write(
+            directory.join(".file.new"),
+            "of an attempt that was cut short",
+        )
+        .unwrap();
+        for content in ["one", "two"] {
+            replace_file(&path, content).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), content);
+        }
+        remove_file(&path).unwrap();
+        remove_file(&path).unwrap();
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,177 @@
+//! Whether a directory can be adopted. Nothing is changed.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+
+use mobifs_daemon::{Code, Failure, check_store};
+use mobifs_host::mounts;
+use mobifs_store::PosixLower;
+use rustix::fs::{Access, access};
+
+use super::directory::Directory;
+use super::durable::cannot;
+use super::note::Notes;
+use super::place::{Place, refused};
+
+/// Fails if the directory cannot be adopted, with what to do about it.
+pub(super) fn examine(place: &Place, notes: &Notes) -> Result<(), Failure> {
+    without_mounts(place)?;
+    not_needed(place, notes)?;
+    apart_from_others(place, notes)?;
+    changeable(place)?;
+    suitable(place)?;
+    let name = place.store();
+    if name.symlink_metadata().is_ok() {
+        let name = name.display();
+        return Err(refused(&format!(
+            "{name} is there already, and is where the files would be: move it away"
+        )));
+    }
+    mobifs_fuse::check_permitted()?;
+    Ok(())
+}
+
+/// It is no mount point, and has none in it: renaming it would take them along, and a store does not show
+/// them.
+pub(super) fn without_mounts(place: &Place) -> Result<(), Failure> {
+    let directory = place.directory();
+    let table = mounts().map_err(cannot("look for mounts in", directory))?;
+    let shown = directory.display();
+    let at = table.iter().rfind(|mount| mount.mountpoint == directory);
+    let inside = || {
+        table
+            .iter()
+            .rfind(|mount| mount.mountpoint.starts_with(directory))
+    };
+    match at.or_else(inside) {
+        None => Ok(()),
+        Some(mount) if mount.mountpoint == directory && mount.has_subtype("mobifs") => {
+            Err(Failure::new(
+                Code::InUse,
+                format!(
+                    "{shown} is a MobiFS mount already, of the store {}: there is nothing to adopt",
+                    mount.source.display()
+                ),
+            ))
+        }
+        Some(mount) if mount.mountpoint == directory => Err(refused(&format!(
+            "{shown} is a mount point ({}), which keeps its name: adopt a directory in it",
+            mount.kind
+        ))),
+        Some(mount) => Err(Failure::new(
+            Code::InUse,
+            format!(
+                "{} is mounted in {shown}: unmount it first, or adopt a directory without mounts in it",
+                mount.mountpoint.display()
+            ),
+        )),
+    }
+}
+
+/// Nothing lies in it that is needed to mount it.
+fn not_needed(place: &Place, notes: &Notes) -> Result<(), Failure> {
+    let mut needed: Vec<PathBuf> = [
+        "/dev",
+        "/proc",
+        "/sys",
+        "/run",
+        "/etc",
+        "/usr/lib/systemd",
+        "/boot",
+    ]
+    .map(PathBuf::from)
+    .into();
+    needed.push(notes.directory().to_owned());
+    needed.extend(std::env::current_exe().and_then(|path| path.canonicalize()));
+    let found = needed
+        .iter()
+        .find(|path| path.starts_with(place.directory()));
+    found.map_or(Ok(()), |path| {
+        Err(refused(&format!(
+            "{} cannot be adopted: {} lies in it, which is needed before it is mounted; adopt the \
+             directories in it that programs write to",
+            place.directory().display(),
+            path.display()
+        )))
+    })
+}
+
+/// No other adopted directory lies in it, or around it.
+fn apart_from_others(place: &Place, notes: &Notes) -> Result<(), Failure> {
+    for note in notes.all()? {
+        let other = Place::of(note.directory().to_owned())?;
+        if other != *place && (place.overlaps(other.directory()) || place.overlaps(other.store())) {
+            let (shown, other) = (place.directory().display(), other.directory().display());
+            return Err(Failure::new(
+                Code::InUse,
+                format!(
+                    "{shown} cannot be adopted, because {other} is, and one lies in the other: mobifs unadopt \
+                     {other} first"
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// This user may rename it.
+fn changeable(place: &Place) -> Result<(), Failure> {
+    let (directory, parent) = (place.directory(), place.parent());
+    let (shown, above) = (directory.display(), parent.display());
+    let about = directory.metadata().map_err(cannot("examine", directory))?;
+    let user = rustix::process::geteuid();
+    let as_root = format!("as root: sudo mobifs adopt {shown}");
+    if !user.is_root() {
+        if about.uid() != user.as_raw() {
+            return Err(refused(&format!(
+                "{shown} belongs to user {}, not to you; {as_root}",
+                about.uid()
+            )));
+        }
+        if access(parent, Access::WRITE_OK | Access::EXEC_OK).is_err() {
+            return Err(refused(&format!(
+                "{shown} is to be renamed, and you may not write to {above}; {as_root}"
+            )));
+        }
+    }
+    if Directory::open(directory).is_ok_and(|opened| opened.is_fixed()) {
+        return Err(refused(&format!(
+            "{shown} is immutable or append-only, so it cannot be renamed: chattr -i -a {shown}"
+        )));
+    }
+    Ok(())
+}
+
+/// It can be the store of a mount, and is none yet.
+fn suitable(place: &Place) -> Result<(), Failure> {
+    let directory = place.directory();
+    let shown = directory.display();
+    check_store(directory, false)?;
+    if mobifs_store::is_in_memory(directory) {
+        return Err(refused(&format!(
+            "{shown} is in memory (tmpfs or ramfs): it is as fast as it can be, wears nothing, and a reboot takes \
+             it; there is nothing to gain"
+        )));
+    }
+    if place.is_prepared() {
+        return Err(refused(&format!(
+            "{shown} is a MobiFS store: mount it somewhere (mobifs mount), or make it an ordinary directory again \
+             (mobifs recover {shown}, then rm -r {shown}/.mobifs)"
+        )));
+    }
+    PosixLower::open(directory).map_err(|error| Failure::of_store(directory, &error))?;
+    Ok(())
+}
+
+/// What is worth knowing before.
+pub(super) fn warnings() -> Vec<&'static str> {
+    let enforces = std::fs::read_to_string("/sys/fs/selinux/enforce");
+    if enforces.is_ok_and(|text| text.trim() == "1") {
+        vec![
+            "SELinux is enforcing, and a FUSE mount has one label for all files unless the policy says otherwise: \
+             confined services may be refused there (not tried)",
+        ]
+    } else {
+        Vec::new()
+    }
+}

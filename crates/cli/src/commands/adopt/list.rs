@@ -1,0 +1,131 @@
+//! `mobifs adopt --list`
+
+use mobifs_daemon::{Code, Failure};
+use mobifs_host::printable_path;
+use serde_json::json;
+use unicode_width::UnicodeWidthStr as _;
+
+use super::note::{Direction, Note, Notes};
+use super::place::Place;
+use super::starter::Starter;
+use crate::commands::print;
+use crate::commands::status::padded;
+
+/// How far an adoption has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Programs use the mount.
+    Mounted,
+    /// Programs find an empty directory.
+    NotMounted,
+    /// Programs find their files, in an ordinary directory.
+    Ahead,
+    /// It goes back.
+    Returning,
+}
+
+impl State {
+    fn of(place: &Place, note: &Note) -> Result<Self, Failure> {
+        Ok(match note.direction() {
+            Direction::Unadopt => Self::Returning,
+            Direction::Adopt if place.is_served()? => Self::Mounted,
+            Direction::Adopt if place.is_exchanged() => Self::NotMounted,
+            Direction::Adopt => Self::Ahead,
+        })
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Mounted => "mounted",
+            Self::NotMounted => "not-mounted",
+            Self::Ahead => "at-next-start",
+            Self::Returning => "returning",
+        }
+    }
+
+    /// For people, with what to do.
+    fn described(self, note: &Note) -> String {
+        let directory = printable_path(note.directory());
+        match self {
+            Self::Mounted => "mounted".to_owned(),
+            Self::NotMounted => format!("NOT MOUNTED: mobifs adopt {directory}"),
+            Self::Ahead if note.boot().is_unit() => {
+                format!("at the next start, or now: mobifs adopt {directory}")
+            }
+            Self::Ahead => {
+                format!("cut short: mobifs adopt {directory}, or mobifs unadopt {directory}")
+            }
+            Self::Returning => format!("on the way back: mobifs unadopt {directory}"),
+        }
+    }
+}
+
+pub(super) fn show(notes: &Notes, as_json: bool) -> Result<(), Failure> {
+    let mut all = Vec::new();
+    for note in notes.all()? {
+        let place = Place::of(note.directory().to_owned())?;
+        let state = State::of(&place, &note)?;
+        all.push((place, note, state));
+    }
+    if as_json {
+        let adopted = all.iter().map(|(place, note, state)| {
+            json!({
+                "directory": place.directory().to_string_lossy(),
+                "store": place.store().to_string_lossy(),
+                "state": state.name(),
+                "boot": note.boot(),
+                "options": note.options(),
+            })
+        });
+        let text = serde_json::to_string_pretty(
+            &json!({ "schema": 1, "adopted": adopted.collect::<Vec<_>>() }),
+        );
+        let text = text.map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
+        return print(&format!("{text}\n"));
+    }
+    if all.is_empty() {
+        return print("no directory of this user is adopted\n");
+    }
+    let shown: Vec<_> = all
+        .iter()
+        .map(|(place, note, state)| {
+            (
+                printable_path(place.directory()),
+                printable_path(place.store()),
+                state.described(note),
+            )
+        })
+        .collect();
+    let width = |title: &str, of: fn(&(String, String, String)) -> &str| {
+        shown
+            .iter()
+            .map(|line| of(line).width())
+            .max()
+            .unwrap_or(0)
+            .max(title.len())
+    };
+    let (first, second) = (
+        width("DIRECTORY", |line| &line.0),
+        width("STORE", |line| &line.1),
+    );
+    let mut text = format!("{:first$}  {:second$}  STATE\n", "DIRECTORY", "STORE");
+    for (directory, store, state) in &shown {
+        text += &format!(
+            "{}  {}  {state}\n",
+            padded(directory, first),
+            padded(store, second)
+        );
+    }
+    print(&text)
+}
+
+/// What there is to be done of an adoption that has begun.
+pub(super) fn show_one(place: &Place, note: &Note, notes: &Notes) -> Result<(), Failure> {
+    let state = State::of(place, note)?;
+    print(&format!(
+        "{} is adopted: {}\n  {}\n",
+        printable_path(place.directory()),
+        state.described(note),
+        Starter::new(place, note, notes).described()
+    ))
+}

@@ -1,0 +1,373 @@
+//! `mobifs adopt` and `mobifs unadopt`: a directory in use, behind MobiFS with one command, and back.
+//!
+//! Nothing is copied: the directory becomes the store of a mount by getting another name beside its own,
+//! and is mounted under its own name. [`note`] says which directories are adopted and where each of them
+//! goes; [`place`] sees how far it has come; [`forward`] and [`back`] are the steps, each of which is done
+//! only if it is not done yet, so whatever ends one of them (a kill, a power cut) is followed by the same
+//! command, or the other one. [`examine`] and [`users`] refuse what cannot be done, before anything is
+//! changed. [`mount_point`] is the empty directory to mount on, [`starter`] mounts now and when the machine
+//! starts, by a [`unit`].
+
+mod back;
+mod directory;
+mod durable;
+mod examine;
+mod forward;
+mod journald;
+mod list;
+mod mount_point;
+mod note;
+mod place;
+mod starter;
+mod unit;
+mod users;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use mobifs_daemon::control::{ControlClient, ControlError};
+use mobifs_daemon::{Code, ConfigText, Failure, describe, users_of_directory};
+use mobifs_host::{DirectoryLock, printable_path};
+use mobifs_volume::{arm_fault_points, fault_point};
+
+use super::{print, tell};
+use crate::arguments::{AdoptArguments, BootChoice, UnadoptArguments};
+use crate::mount_options::Options;
+use note::{Direction, Note, Notes};
+use place::Place;
+use starter::{Boot, Starter};
+
+/// How a condition of a unit says that it is not to be started, and that it has failed.
+const NOT_TO_BE_STARTED: u8 = 1;
+const CONDITION_FAILED: u8 = 255;
+
+pub(crate) fn adopt(arguments: &AdoptArguments) -> Result<ExitCode, Failure> {
+    arm_fault_points();
+    let notes = Notes::of_user(arguments.notes.as_deref())?;
+    let Some(directory) = arguments.directory.as_deref().filter(|_| !arguments.list) else {
+        return list::show(&notes, arguments.json).map(|()| ExitCode::SUCCESS);
+    };
+    if arguments.finish {
+        return Ok(finish(directory, &notes));
+    }
+    let place = Place::find(directory)?;
+    let found = found(&place, &notes, || new_note(&place, arguments))?;
+    if arguments.dry_run {
+        return match found {
+            Some(note) => list::show_one(&place, &note, &notes),
+            None => plan(&place, &notes, arguments),
+        }
+        .map(|()| ExitCode::SUCCESS);
+    }
+    if found.is_none() {
+        // Before anything is made, the directory of notes included.
+        new_note(&place, arguments)?;
+        examine::examine(&place, &notes)?;
+    }
+    let lock = notes.lock()?;
+    let result = match notes.find(&place)?.or(found) {
+        Some(note) => go_on(&place, note, &notes, lock, arguments),
+        None => begin(&place, &notes, lock, arguments),
+    };
+    if result.is_err() && notes.find(&place)?.is_none() {
+        // The lock has made a directory for a note that is not there.
+        notes.remove(&place)?;
+    }
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+/// The note of a place; a new one where it has been lost, as on a root that forgets, and the directories show
+/// that it is adopted.
+fn found(
+    place: &Place,
+    notes: &Notes,
+    new: impl FnOnce() -> Result<Note, Failure>,
+) -> Result<Option<Note>, Failure> {
+    let note = notes.find(place)?;
+    if note.is_none() && place.is_exchanged() && place.is_mount_point()? {
+        return new().map(Some);
+    }
+    Ok(note)
+}
+
+pub(crate) fn unadopt(arguments: &UnadoptArguments) -> Result<(), Failure> {
+    arm_fault_points();
+    let notes = Notes::of_user(arguments.notes.as_deref())?;
+    let place = Place::find_adopted(&arguments.directory)?;
+    let shown = printable_path(place.directory());
+    let new = || Ok(Note::new(&place, Boot::Nothing, "rw"));
+    let Some(note) = found(&place, &notes, new)? else {
+        // A power cut may have left its directory alone.
+        notes.remove(&place)?;
+        return Err(not_adopted(&place));
+    };
+    if arguments.dry_run {
+        return print(&format!(
+            "{shown}: would be unmounted, with everything committed; its files get their name back from {}\n",
+            printable_path(place.store())
+        ));
+    }
+    take_back(&place, note, &notes).map_err(|failure| again(&place, &notes, failure))?;
+    print(&format!("{shown} is an ordinary directory again\n"))
+}
+
+/// The failure, with what to do where it is on the way.
+fn again(place: &Place, notes: &Notes, failure: Failure) -> Failure {
+    let note = notes.find(place).ok().flatten();
+    if note.is_none_or(|note| note.direction() == Direction::Adopt) {
+        return failure;
+    }
+    let shown = place.directory().display();
+    let message = format!("{}; then run mobifs unadopt {shown} again", failure.message);
+    Failure::new(failure.code, message)
+}
+
+fn not_adopted(place: &Place) -> Failure {
+    Failure::new(
+        Code::Failed,
+        format!(
+            "{} is not adopted; `mobifs adopt --list` shows what is",
+            place.directory().display()
+        ),
+    )
+}
+
+/// What would be done.
+fn plan(place: &Place, notes: &Notes, arguments: &AdoptArguments) -> Result<(), Failure> {
+    let note = new_note(place, arguments)?;
+    examine::examine(place, notes)?;
+    let directory = printable_path(place.directory());
+    let mut text = format!(
+        "{directory}: its files would be renamed, not copied, to {}, and MobiFS mounted in their place (-o {})\n",
+        printable_path(place.store()),
+        note.options()
+    );
+    text += &format!("  {}\n", Starter::new(place, &note, notes).described());
+    let users = users_of_directory(place.directory());
+    if !users.is_empty() {
+        text += &format!("  in use now, which must end first: {}\n", describe(&users));
+    }
+    if journald::lies_in(place.directory()) {
+        text += "  journald would write to memory meanwhile\n";
+    }
+    for warning in examine::warnings() {
+        text += &format!("  warning: {warning}\n");
+    }
+    print(&text)
+}
+
+/// The note of a new adoption.
+fn new_note(place: &Place, arguments: &AdoptArguments) -> Result<Note, Failure> {
+    let boot = Boot::choose(arguments.boot)?;
+    if arguments.at_boot && !boot.is_unit() {
+        return Err(Failure::new(
+            Code::Usage,
+            "--at-boot needs systemd, whose unit does it before programs begin; end what uses the directory, \
+             and adopt it now",
+        ));
+    }
+    let mut options = arguments.options.clone();
+    if let Some(config) = &arguments.config {
+        ConfigText::load(Some(config))?;
+        let path = std::path::absolute(config).map_err(durable::cannot("examine", config))?;
+        let path = path
+            .to_string_lossy()
+            .replace('\\', "\\\\")
+            .replace(',', "\\,");
+        options.push(format!("config={path}"));
+    }
+    let options = options.join(",");
+    let parsed = Options::parse(std::slice::from_ref(&options), false)?;
+    if parsed.remount || parsed.nonempty || parsed.mount.read_only {
+        return Err(Failure::new(
+            Code::Usage,
+            "the options ro, remount and nonempty are not for an adopted directory, which programs write to",
+        ));
+    }
+    let options = if options.is_empty() { "rw" } else { &options };
+    Ok(Note::new(place, boot, options))
+}
+
+fn begin(
+    place: &Place,
+    notes: &Notes,
+    lock: DirectoryLock,
+    arguments: &AdoptArguments,
+) -> Result<(), Failure> {
+    let note = new_note(place, arguments)?;
+    examine::examine(place, notes)?;
+    for warning in examine::warnings() {
+        tell(&format!("warning: {warning}"));
+    }
+    if arguments.at_boot {
+        notes.save(&note)?;
+        return at_boot(place, &note, notes);
+    }
+    journald::step_aside(place.directory());
+    if let Err(failure) = users::refuse(place, place.directory(), note.boot().is_unit()) {
+        journald::come_back(place.directory());
+        return Err(failure);
+    }
+    notes.save(&note)?;
+    fault_point("adopt-note");
+    if let Err(failure) = carry_out(place, &note, notes, lock) {
+        return Err(undone(place, note, notes, failure));
+    }
+    done(place, &note, notes)
+}
+
+/// An adoption that did not come to its end in this process, or that has.
+fn go_on(
+    place: &Place,
+    note: Note,
+    notes: &Notes,
+    lock: DirectoryLock,
+    arguments: &AdoptArguments,
+) -> Result<(), Failure> {
+    let shown = place.directory().display();
+    let wished = new_note(place, arguments)?;
+    let has_options = !arguments.options.is_empty() || arguments.config.is_some();
+    let has_boot = arguments.boot != BootChoice::Auto;
+    if has_options && wished.options() != note.options() || has_boot && wished.boot() != note.boot()
+    {
+        return Err(Failure::new(
+            Code::Usage,
+            format!(
+                "{shown} is adopted already, otherwise, with -o {}: to change that, mobifs unadopt {shown} first",
+                note.options()
+            ),
+        ));
+    }
+    let note = note.towards(Direction::Adopt);
+    if place.is_served()? && is_daemon_gone(place) {
+        back::unmount(place)?;
+    }
+    if place.is_served()? {
+        notes.save(&note)?;
+        Starter::new(place, &note, notes).install()?;
+        return print(&format!(
+            "{} is adopted already\n",
+            printable_path(place.directory())
+        ));
+    }
+    notes.save(&note)?;
+    if arguments.at_boot && note.boot().is_unit() {
+        return at_boot(place, &note, notes);
+    }
+    journald::step_aside(place.directory());
+    carry_out(place, &note, notes, lock).map_err(|failure| {
+        let message = format!(
+            "{}; run mobifs adopt {shown} again, or mobifs unadopt {shown}",
+            failure.message
+        );
+        Failure::new(failure.code, message)
+    })?;
+    done(place, &note, notes)
+}
+
+/// Whether the mount has no daemon any more, so that a new mount is needed.
+fn is_daemon_gone(place: &Place) -> bool {
+    let connected = ControlClient::connect(place.directory());
+    matches!(connected, Err(ControlError::DaemonGone { .. }))
+}
+
+fn at_boot(place: &Place, note: &Note, notes: &Notes) -> Result<(), Failure> {
+    let starter = Starter::new(place, note, notes);
+    starter.install()?;
+    print(&format!(
+        "{} will be adopted at the next start, by {}\n  not to be: mobifs unadopt {0}\n",
+        printable_path(place.directory()),
+        starter.unit_name()
+    ))
+}
+
+/// Moves the files and mounts. The lock is free while a service is started, which takes it itself.
+fn carry_out(
+    place: &Place,
+    note: &Note,
+    notes: &Notes,
+    lock: DirectoryLock,
+) -> Result<(), Failure> {
+    let starter = Starter::new(place, note, notes);
+    forward::move_files(place, note.options(), Some(&starter))?;
+    drop(lock);
+    forward::mount(place, &starter, || back::unmount(place))?;
+    journald::come_back(place.directory());
+    Ok(())
+}
+
+/// It has failed: everything is made as it was.
+fn undone(place: &Place, note: Note, notes: &Notes, failure: Failure) -> Failure {
+    let shown = place.directory().display();
+    match take_back(place, note, notes) {
+        Ok(()) => Failure::new(
+            failure.code,
+            format!("{}; {shown} is as it was", failure.message),
+        ),
+        Err(second) => Failure::new(
+            failure.code,
+            format!(
+                "{}; and {shown} is not as it was: {}; run mobifs unadopt {shown}",
+                failure.message, second.message
+            ),
+        ),
+    }
+}
+
+fn done(place: &Place, note: &Note, notes: &Notes) -> Result<(), Failure> {
+    let directory = printable_path(place.directory());
+    print(&format!(
+        "{directory} is adopted: its files are in {}, and MobiFS serves them\n  {}\n  look: mobifs status {directory}\n  \
+         back: mobifs unadopt {directory}\n",
+        printable_path(place.store()),
+        Starter::new(place, note, notes).described()
+    ))
+}
+
+fn take_back(place: &Place, note: Note, notes: &Notes) -> Result<(), Failure> {
+    back::unmount(place)?;
+    let _lock = notes.lock()?;
+    let note = note.towards(Direction::Unadopt);
+    notes.save(&note)?;
+    fault_point("unadopt-note");
+    back::move_files(place)?;
+    Starter::new(place, &note, notes).remove()?;
+    fault_point("unadopt-boot");
+    notes.remove(place)?;
+    journald::come_back(place.directory());
+    Ok(())
+}
+
+/// For the condition of a unit: brings the files to where the direction says, and says whether they are to
+/// be mounted.
+fn finish(directory: &Path, notes: &Notes) -> ExitCode {
+    match finished(directory, notes) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(NOT_TO_BE_STARTED),
+        Err(failure) => {
+            tell(&failure.message);
+            ExitCode::from(CONDITION_FAILED)
+        }
+    }
+}
+
+fn finished(directory: &Path, notes: &Notes) -> Result<bool, Failure> {
+    let place = Place::find_adopted(directory)?;
+    // A daemon that takes over: nothing of the mount may be touched, and its predecessor may have the lock.
+    if place.mounted()?.is_some() {
+        return Ok(true);
+    }
+    let _lock = notes.lock()?;
+    let note = notes.find(&place)?.ok_or_else(|| not_adopted(&place))?;
+    match note.direction() {
+        Direction::Adopt => {
+            forward::move_files(&place, note.options(), None)?;
+            mount_point::bring_meanwhile(&place)?;
+            Ok(true)
+        }
+        Direction::Unadopt => {
+            back::move_files(&place)?;
+            Ok(false)
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! What is adopted, in files of this user's: written before anything is changed, removed when nothing
+//! is left to be undone.
+//!
+//! They lie in the user's directory of configuration, which is there before other filesystems are
+//! mounted and is never adopted itself. A note has the direction and no progress: how far an adoption
+//! has come is seen by its directories ([`super::place`]).
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use mobifs_daemon::{Code, Failure};
+use mobifs_host::DirectoryLock;
+use serde::{Deserialize, Serialize};
+
+use super::durable::{cannot, make_directories, remove_file, replace_file};
+use super::place::Place;
+use super::starter::Boot;
+
+const SCHEMA: u32 = 1;
+/// Escaped names are cut off here, so that names of units fit.
+const NAME_BYTES_MAX: usize = 200;
+
+/// Where an adoption goes, whatever ends it on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Direction {
+    /// The directory is behind MobiFS, or is on the way there.
+    Adopt,
+    /// It is on the way back.
+    Unadopt,
+}
+
+/// One adopted directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Note {
+    schema: u32,
+    directory: PathBuf,
+    direction: Direction,
+    boot: Boot,
+    options: String,
+}
+
+impl Note {
+    /// One that goes towards the mount.
+    pub(super) fn new(place: &Place, boot: Boot, options: &str) -> Self {
+        Self {
+            schema: SCHEMA,
+            directory: place.directory().to_owned(),
+            direction: Direction::Adopt,
+            boot,
+            options: options.to_owned(),
+        }
+    }
+
+    /// The adopted directory.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Where it goes.
+    pub(super) const fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// What mounts it when the machine starts.
+    pub(super) const fn boot(&self) -> Boot {
+        self.boot
+    }
+
+    /// The mount options, as `-o` takes them.
+    pub(super) fn options(&self) -> &str {
+        &self.options
+    }
+
+    /// The same in the other direction.
+    pub(super) fn towards(self, direction: Direction) -> Self {
+        Self { direction, ..self }
+    }
+}
+
+/// All notes of this user.
+#[derive(Clone, Debug)]
+pub(super) struct Notes {
+    directory: PathBuf,
+}
+
+impl Notes {
+    /// In the directory of configuration of the user who runs this; `given` instead, in tests.
+    ///
+    /// # Errors
+    /// The user has no home.
+    pub(super) fn of_user(given: Option<&Path>) -> Result<Self, Failure> {
+        let directory = match given {
+            Some(directory) => std::path::absolute(directory).map_err(cannot("use", directory))?,
+            None => configuration()?.join("mobifs/adopted"),
+        };
+        Ok(Self { directory })
+    }
+
+    /// Where they lie.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Keeps other adoptions of this user waiting until it is dropped.
+    ///
+    /// # Errors
+    /// The directory cannot be made.
+    pub(super) fn lock(&self) -> Result<DirectoryLock, Failure> {
+        loop {
+            let mode = if rustix::process::geteuid().is_root() {
+                0o755
+            } else {
+                0o700
+            };
+            make_directories(&self.directory, mode).map_err(cannot("make", &self.directory))?;
+            let lock = DirectoryLock::acquire(&self.directory);
+            match lock {
+                // The one who had it before may have removed the last note, and the directory.
+                Ok(lock) if self.directory.is_dir() => return Ok(lock),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(cannot("lock", &self.directory)(error));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The note of a place.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn find(&self, place: &Place) -> Result<Option<Note>, Failure> {
+        read(&self.path_of(place.directory()))
+    }
+
+    /// All of them, in the order of their directories.
+    ///
+    /// # Errors
+    /// One cannot be read.
+    pub(super) fn all(&self) -> Result<Vec<Note>, Failure> {
+        let entries = match fs::read_dir(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(cannot("list", &self.directory))?,
+        };
+        let mut notes = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(cannot("list", &self.directory))?.path();
+            let is_note = path
+                .extension()
+                .is_some_and(|extension| extension == "json");
+            // It may have been removed meanwhile.
+            notes.extend(if is_note { read(&path)? } else { None });
+        }
+        notes.sort_by(|one, other| one.directory.cmp(&other.directory));
+        Ok(notes)
+    }
+
+    /// Writes a note; it is on the disk when this returns.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(super) fn save(&self, note: &Note) -> Result<(), Failure> {
+        let path = self.path_of(&note.directory);
+        let text = serde_json::to_string_pretty(note).map_err(cannot("write", &path))?;
+        replace_file(&path, &(text + "\n")).map_err(cannot("write", &path))
+    }
+
+    /// Removes a note, and the directory of notes with the last one.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub(super) fn remove(&self, place: &Place) -> Result<(), Failure> {
+        let path = self.path_of(place.directory());
+        remove_file(&path).map_err(cannot("remove", &path))?;
+        let mut directory = Some(self.directory.as_path());
+        for _ in ["adopted", "mobifs"] {
+            // Others may have something there.
+            directory = directory
+                .filter(|directory| fs::remove_dir(directory).is_ok())
+                .and_then(Path::parent);
+        }
+        Ok(())
+    }
+
+    fn path_of(&self, directory: &Path) -> PathBuf {
+        self.directory.join(format!("{}.json", escaped(directory)))
+    }
+}
+
+fn read(path: &Path) -> Result<Option<Note>, Failure> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(cannot("read", path))?,
+    };
+    let note: Note = serde_json::from_str(&text).map_err(|error| unreadable(path, &error))?;
+    if note.schema != SCHEMA {
+        return Err(unreadable(path, &"it is of another version"));
+    }
+    // What follows makes, moves and removes directories of these names.
+    Place::of(note.directory.clone())
+        .ok()
+        .filter(|place| place.directory().is_absolute())
+        .ok_or_else(|| unreadable(path, &"its directory is none"))?;
+    Ok(Some(note))
+}
+
+fn unreadable(path: &Path, why: &dyn std::fmt::Display) -> Failure {
+    let path = path.display();
+    let message = format!(
+        "the note {path} about an adopted directory cannot be understood ({why}): move it away, and go \
+         back by hand (docs/RECIPES.md)"
+    );
+    Failure::new(Code::Failed, message)
+}
+
+/// Where this user's programs have their configuration.
+///
+/// # Errors
+/// The user has no home.
+pub(super) fn configuration() -> Result<PathBuf, Failure> {
+    if rustix::process::geteuid().is_root() {
+        return Ok("/etc".into());
+    }
+    let from = |name: &str| {
+        let path = std::env::var_os(name).map(PathBuf::from);
+        path.filter(|path| path.is_absolute())
+    };
+    from("XDG_CONFIG_HOME")
+        .or_else(|| from("HOME").map(|home| home.join(".config")))
+        .ok_or_else(|| {
+            Failure::new(
+                Code::Failed,
+                "the environment variable HOME is not set, so there is no place to note what is adopted; \
+                 set it to your home directory",
+            )
+        })
+}
+
+/// A path as systemd escapes it for the name of a unit (`systemd-escape -p`); a long one is cut off
+/// and gets a hash of the whole.
+pub(super) fn escaped(path: &Path) -> String {
+    let path = path.to_string_lossy();
+    let mut name = String::new();
+    for byte in path.trim_matches('/').bytes() {
+        match byte {
+            b'/' => name.push('-'),
+            b'.' if name.is_empty() => name.push_str("\\x2e"),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b':' | b'_' | b'.' => name.push(byte.into()),
+            _ => name += &format!("\\x{byte:02x}"),
+        }
+    }
+    if name.len() > NAME_BYTES_MAX {
+        let hash = path.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        name.truncate(NAME_BYTES_MAX - 17);
+        name += &format!("-{hash:016x}");
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notes(base: &Path) -> Notes {
+        Notes::of_user(Some(&base.join("mobifs/adopted"))).unwrap()
+    }
+
+    #[test]
+    fn a_note_is_there_until_it_is_removed() {
+        let base = tempfile::tempdir().unwrap();
+        let notes = notes(base.path());
+        let places = ["/srv/b", "/srv/a b"].map(|path| Place::of(path.into()).unwrap());
+        assert_eq!(notes.all().unwrap(), []);
+        let lock = notes.lock().unwrap();
+        for place in &places {
+            assert_eq!(notes.find(place).unwrap(), None);
+            let note = Note::new(place, Boot::Nothing, "noatime");
+            notes.save(&note).unwrap();
+            let note = note.towards(Direction::Unadopt);
+            notes.save(&note).unwrap();
+            assert_eq!(notes.find(place).unwrap(), Some(note));
+        }
+        drop(lock);
+        let found = notes.all().unwrap();
+        let directories: Vec<_> = found.iter().map(Note::directory).collect();
+        assert_eq!(directories, ["/srv/a b", "/srv/b"].map(Path::new));
+        for place in &places {
+            notes.remove(place).unwrap();
+            notes.remove(place).unwrap();
+        }
+        assert_eq!(
+            fs::read_dir(base.path()).unwrap().count(),
+            0,
+            "nothing stays"
+        );
+    }
+
+    #[test]
+    fn what_is_no_note_is_named() {
+        let base = tempfile::tempdir().unwrap();
+        let notes = notes(base.path());
+        let _lock = notes.lock().unwrap();
+        let path = notes.directory().join("srv-a.json");
+        let good = Note::new(&Place::of("/srv/a".into()).unwrap(), Boot::Nothing, "rw");
+        let good = serde_json::to_string(&good).unwrap();
+        for bad in [
+            "",
+            "{}",
+            &good[..20],
+            &good.replace("\"schema\":1", "\"schema\":2"),
+            &good.replace("/srv/a", "srv/a"),
+            &good.replace("/srv/a", "/"),
+        ] {
+            fs::write(&path, bad).unwrap();
+            let said = notes.all().unwrap_err().message;
+            assert!(
+                said.contains("srv-a.json") && said.contains("move it away"),
+                "{said}"
+            );
+        }
+        fs::write(&path, good).unwrap();
+        notes.all().unwrap();
+    }
+
+    #[test]
+    fn names_are_escaped_as_systemd_does() {
+        let name = |path: &str| escaped(Path::new(path));
+        assert_eq!(name("/var/log"), "var-log");
+        assert_eq!(name("/home/me/.cache"), "home-me-.cache");
+        assert_eq!(name("/.a"), "\\x2ea");
+        assert_eq!(name("/a-b/c d"), "a\\x2db-c\\x20d");
+        assert_eq!(name("/ü"), "\\xc3\\xbc");
+        let (one, other) = (
+            format!("/{}", "a/".repeat(300)),
+            format!("/{}b", "a/".repeat(300)),
+        );
+        assert!(name(&one).len() == 200 && name(&one) != name(&other));
+    }
+}

@@ -1,0 +1,134 @@
+//! What uses a directory that is to change its place.
+//!
+//! A process that has a file open from before would go on writing to it beside the mount, and what it writes
+//! would be mixed with, or replaced by, what the daemon knows of the file. So there is no way to adopt a
+//! directory in use: its users end first, or the next start of the machine does it before they begin.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use mobifs_daemon::{
+    Code, Failure, MountUser, describe, mounts_elsewhere, users_of, users_of_directory,
+};
+
+use super::place::Place;
+
+/// Users for no longer than this are none.
+const PASSING_MAX: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Fails if something uses the files at `path`, which are those of the place.
+pub(super) fn refuse(place: &Place, path: &Path, at_boot_helps: bool) -> Result<(), Failure> {
+    let start = Instant::now();
+    let mut users = users_of_directory(path);
+    // A process that another one is just starting has all its files until it executes its program.
+    while !users.is_empty() && start.elapsed() < PASSING_MAX {
+        std::thread::sleep(PAUSE);
+        users = users_of_directory(path);
+    }
+    if users.is_empty() {
+        return Ok(());
+    }
+    let shown = place.directory().display();
+    let boot = if at_boot_helps {
+        format!(", or have the next start do it (mobifs adopt --at-boot {shown})")
+    } else {
+        String::new()
+    };
+    Err(Failure::new(
+        Code::InUse,
+        format!(
+            "{shown} is in use by {}. {}{boot}",
+            describe(&users),
+            what_to_do(&users)
+        ),
+    ))
+}
+
+/// Fails if the mount's filesystem would live on when the mount itself has gone, as in a container.
+pub(super) fn refuse_mounts_elsewhere(place: &Place) -> Result<(), Failure> {
+    let mount = place.mounted()?;
+    let users = mount.as_ref().map(mounts_elsewhere).unwrap_or_default();
+    if users.is_empty() {
+        return Ok(());
+    }
+    Err(stays(place, &users))
+}
+
+/// The mount is in use, so it stays.
+pub(super) fn still_there(place: &Place, failure: Failure) -> Failure {
+    let mount = place.mounted().ok().flatten();
+    let users = mount.as_ref().map(users_of).unwrap_or_default();
+    if failure.code != Code::InUse || users.is_empty() {
+        return failure;
+    }
+    stays(place, &users)
+}
+
+fn stays(place: &Place, users: &[MountUser]) -> Failure {
+    let message = format!(
+        "{} is in use by {}, and stays adopted. {}, and run mobifs unadopt again",
+        place.directory().display(),
+        describe(users),
+        what_to_do(users)
+    );
+    Failure::new(Code::InUse, message)
+}
+
+/// How its users end.
+fn what_to_do(users: &[MountUser]) -> String {
+    let mut units: Vec<String> = users.iter().filter_map(unit_of).collect();
+    units.sort();
+    units.dedup();
+    if units.is_empty() {
+        "End what uses it".to_owned()
+    } else {
+        format!("End what uses it (systemctl stop {})", units.join(" "))
+    }
+}
+
+/// The service of the system that a process belongs to.
+fn unit_of(user: &MountUser) -> Option<String> {
+    let MountUser::Process { pid, .. } = user else {
+        return None;
+    };
+    service_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+}
+
+/// Of `/proc/PID/cgroup`: lines `ID:CONTROLLERS:PATH`. Sessions and what runs in them have no services.
+fn service_in(groups: &str) -> Option<String> {
+    groups.lines().find_map(|line| {
+        let path = line.splitn(3, ':').nth(2)?;
+        let name = path
+            .strip_prefix("/system.slice/")?
+            .split('/')
+            .find(|part| {
+                Path::new(part)
+                    .extension()
+                    .is_some_and(|kind| kind == "service")
+            })?;
+        Some(name.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_are_named_and_sessions_are_not() {
+        let service = |text| service_in(text);
+        assert_eq!(
+            service("0::/system.slice/rsyslog.service\n").as_deref(),
+            Some("rsyslog.service")
+        );
+        let instance = "0::/system.slice/system-getty.slice/getty@tty1.service";
+        assert_eq!(service(instance).as_deref(), Some("getty@tty1.service"));
+        let old = "2:cpu:/\n1:name=systemd:/system.slice/cron.service\n";
+        assert_eq!(service(old).as_deref(), Some("cron.service"));
+        let session = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/firefox.service";
+        assert_eq!(service(session), None);
+        assert_eq!(service("0::/"), None);
+    }
+}

@@ -1,0 +1,209 @@
+//! `mobifs status` without a mount: all of them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use mobifs_daemon::control::{AnswerPatience, Reply, Request, own_mounts, unseen_mounts};
+use mobifs_daemon::{Code, Failure};
+use mobifs_host::{MountEntry, printable, printable_path};
+use mobifs_volume::{AppSelection, Status};
+use serde_json::json;
+use unicode_width::UnicodeWidthStr as _;
+
+use super::status::{fetch, json_text, padded, size};
+
+/// One daemon that is stopped must not hide the others for long.
+pub(super) const PATIENCE: AnswerPatience = AnswerPatience {
+    limit: Some(Duration::from_secs(3)),
+    report: |_| {},
+};
+
+/// A mount, and what its daemon says.
+pub(super) struct Found {
+    pub(super) mount: MountEntry,
+    pub(super) status: Result<Status, Failure>,
+    /// False: a lazy unmount has taken it out while programs use it, or it is in another mount
+    /// namespace.
+    pub(super) is_in_tree: bool,
+}
+
+/// All mounts that this process sees, in the order of mounting, then those that are not in the tree.
+/// `apps_max`: so many apps of each.
+pub(super) fn all(apps_max: u64) -> Result<Vec<Found>, Failure> {
+    let failed = |error| {
+        let message = format!("cannot read the table of mounts: {error}");
+        Failure::new(Code::Failed, message)
+    };
+    let select = || AppSelection {
+        limit: Some(apps_max),
+        ..AppSelection::default()
+    };
+    let mounts = own_mounts().map_err(failed)?.into_iter();
+    let mut found: Vec<Found> = mounts
+        .map(|mount| Found {
+            status: fetch(&mount.mountpoint, select(), &PATIENCE),
+            mount,
+            is_in_tree: true,
+        })
+        .collect();
+    for mut client in unseen_mounts().map_err(failed)? {
+        let request = Request::Status { select: select() };
+        // One that ends meanwhile is not reported: nothing waits for it.
+        if let Ok(Reply::Status { status }) = client.ask(&request, &PATIENCE) {
+            found.push(Found {
+                mount: place_in_status(client.mount(), &status),
+                status: Ok(*status),
+                is_in_tree: false,
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// A mount of which the table says nothing, as its daemon knows it.
+fn place_in_status(mount: &MountEntry, status: &Status) -> MountEntry {
+    let path = |text: &Option<String>| text.as_ref().map(PathBuf::from);
+    let mut mount = mount.clone();
+    mount.mountpoint = path(&status.mountpoint).unwrap_or(mount.mountpoint);
+    mount.source = path(&status.store.path).unwrap_or(mount.source);
+    mount
+}
+
+/// One line for each, or a JSON document.
+pub(super) fn report(as_json: bool, in_one_line: bool) -> Result<String, Failure> {
+    if as_json {
+        let found = all(AS_MANY_AS_ONE_MOUNT)?;
+        let mounts: Vec<_> = found.iter().map(document).collect();
+        return json_text(&json!({ "schema": 1, "mounts": mounts }), in_one_line);
+    }
+    Ok(table(&all(0)?))
+}
+
+/// As many apps as the status of one mount lists by default.
+const AS_MANY_AS_ONE_MOUNT: u64 = 1000;
+
+fn document(found: &Found) -> serde_json::Value {
+    json!({
+        "mountpoint": found.mount.mountpoint.to_string_lossy(),
+        "kind": kind(found),
+        "is_in_tree": found.is_in_tree,
+        "problem": found.status.as_ref().err().map(|failure| &failure.message),
+        "status": found.status.as_ref().ok(),
+    })
+}
+
+fn kind(found: &Found) -> &'static str {
+    if found.mount.is_fuse() {
+        "mount"
+    } else {
+        "steered"
+    }
+}
+
+fn table(found: &[Found]) -> String {
+    if found.is_empty() {
+        return "nothing is mounted or steered here; `mobifs doctor` says what can be\n".to_owned();
+    }
+    let lines: Vec<_> = found.iter().map(Line::of).collect();
+    let width = |column: fn(&Line) -> &str, title: &str| {
+        let columns = lines.iter().map(|line| column(line).width());
+        columns.max().unwrap_or(0).clamp(title.len(), 60)
+    };
+    let place = width(|line| &line.place, "MOUNT");
+    let store = width(|line| &line.store, "STORE");
+    let mut text = format!(
+        "{:place$}  {:store$}  {:7}  {:>10}  {:>13}  {:>10}  STATE\n",
+        "MOUNT", "STORE", "KIND", "AT RISK", "APPS AT RISK", "SAVED"
+    );
+    for line in &lines {
+        text += &format!(
+            "{}  {}  {:7}  {:>10}  {:>13}  {:>10}  {}\n",
+            padded(&line.place, place),
+            padded(&line.store, store),
+            line.kind,
+            line.at_risk,
+            line.apps,
+            line.saved,
+            line.state
+        );
+    }
+    text
+}
+
+/// What is shown of one mount.
+struct Line {
+    place: String,
+    store: String,
+    kind: &'static str,
+    at_risk: String,
+    apps: String,
+    saved: String,
+    state: String,
+}
+
+impl Line {
+    fn of(found: &Found) -> Self {
+        let none = || "-".to_owned();
+        let mut line = Self {
+            place: printable_path(&found.mount.mountpoint),
+            store: printable_path(&found.mount.source),
+            kind: kind(found),
+            at_risk: none(),
+            apps: none(),
+            saved: none(),
+            state: String::new(),
+        };
+        match &found.status {
+            Ok(status) => {
+                if let Some(path) = &status.store.path {
+                    line.store = printable(path).into_owned();
+                }
+                let uncommitted = status.memory.used_bytes;
+                line.at_risk =
+                    size(uncommitted - status.memory.deleted_in_use_bytes.min(uncommitted));
+                line.apps = format!("{} of {}", status.totals.at_risk, status.totals.apps);
+                line.saved = size(status.totals.bytes_saved);
+                line.state = printable(&state(status, found.is_in_tree)).into_owned();
+            }
+            Err(failure) => line.state = printable(&failure.message).into_owned(),
+        }
+        line
+    }
+}
+
+/// What a user should know, the worst first.
+fn state(status: &Status, is_in_tree: bool) -> String {
+    let mut all = Vec::new();
+    if !is_in_tree {
+        all.push(
+            "NOT IN THE TREE: unmounted lazily while programs use it, or in another mount namespace"
+                .to_owned(),
+        );
+    }
+    if let Some(reason) = status
+        .native
+        .as_ref()
+        .and_then(|native| native.promise_withdrawn.as_ref())
+    {
+        all.push(format!("PROMISE WITHDRAWN: {reason}"));
+    }
+    if status.totals.read_only > 0 {
+        all.push(format!("{} apps READ-ONLY", status.totals.read_only));
+    }
+    if let Some(reason) = &status.store.not_applied {
+        all.push(format!("NOT APPLIED: {reason}"));
+    }
+    if status.native.is_none() && status.supervised_by.is_none() {
+        all.push("unsupervised".to_owned());
+    }
+    if status.battery_low {
+        all.push("battery low".to_owned());
+    }
+    if status.read_only {
+        all.push("read-only".to_owned());
+    }
+    if all.is_empty() {
+        all.push("ok".to_owned());
+    }
+    all.join("; ")
+}

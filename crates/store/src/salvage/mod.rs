@@ -1,0 +1,356 @@
+//! Bringing a store whose journal is damaged to the last sound point in time.
+//!
+//! A mount refuses such a store, because what is damaged was committed once. A salvage says what is
+//! certain and what is lost, keeps the damaged journal aside, and makes a new one of what is certain;
+//! the next mount applies it as any other. `docs/DESIGN.md#a-damaged-journal-can-be-salvaged` has
+//! what can be promised, and why a power cut at any step does no harm.
+
+mod applied;
+mod naming;
+mod placing;
+mod reading;
+mod rebuild;
+mod report;
+mod traces;
+mod tree;
+
+use std::collections::{BTreeSet, HashSet};
+
+use mobifs_base::{FileKind, Name, ObjectId, Timestamp};
+
+use crate::log::JOURNAL;
+use crate::log::record::Record;
+use crate::lower::{Lower, found};
+use crate::recovery::copied;
+use crate::recovery::inspect::{Parts, inspect};
+use crate::salvage::naming::Names;
+use crate::salvage::placing::{Objects, Placed, place};
+use crate::salvage::reading::{Lost, Reading};
+use crate::salvage::traces::Traces;
+use crate::salvage::tree::Tree;
+use crate::{JournalOptions, StoreError};
+
+pub use rebuild::DAMAGED_PREFIX;
+pub use report::{LostChange, LostChanges, LostFile, Promise, Salvaged, SoundPoint, Survey};
+
+/// Looks at a store that cannot be mounted, and says what a salvage would find; changes nothing.
+/// `because` is why it cannot be mounted, where that is known: a store without any other damage is
+/// salvaged for it.
+///
+/// # Errors
+/// [`StoreError::NewerFormat`], [`StoreError::Unsuitable`] for what is no store, or no damaged one
+/// but a copy that cannot be used; [`StoreError::Lower`].
+pub fn survey<L: Lower>(lower: &L, because: Option<&StoreError>) -> Result<Survey, StoreError> {
+    Ok(Plan::make(lower, because)?.survey)
+}
+
+/// Brings a damaged store to its last sound point in time. The next mount, or [`crate::JournalStore::open`],
+/// applies what is certain. A store that is not damaged is not changed.
+///
+/// # Errors
+/// As [`survey`]. The store is as it was then, or a salvage goes on from there.
+pub fn salvage<L: Lower>(
+    lower: &L,
+    options: &JournalOptions,
+    because: Option<&StoreError>,
+) -> Result<Salvaged, StoreError> {
+    let plan = Plan::make(lower, because)?;
+    if plan.survey.damage.is_empty() {
+        return Ok(Salvaged {
+            survey: plan.survey,
+            kept: None,
+        });
+    }
+    let kept = rebuild::carry_out(lower, options, &plan)?;
+    Ok(Salvaged {
+        survey: plan.survey,
+        kept,
+    })
+}
+
+/// What is found, and what is to be done.
+struct Plan {
+    survey: Survey,
+    /// Of the store; none: a new one.
+    uuid: Option<[u8; 16]>,
+    must_write_identity: bool,
+    /// Of the old journal, where they are known: else 0.
+    journal_bytes: u64,
+    direct_bytes_max: u64,
+    epoch: u64,
+    /// Of the new journal.
+    transactions: Vec<Vec<Record>>,
+    rescued: Vec<Rescued>,
+}
+
+/// A file that nothing sound names, and that would be deleted.
+enum Rescued {
+    InLimbo(Vec<u8>),
+    InStage(Vec<u8>),
+    /// A directory with something in it, and its inode: it is moved to `limbo/`, where it can be found.
+    Directory(Vec<u8>, u64),
+    /// By the path of its directory.
+    InTree(Vec<Vec<u8>>, Name),
+}
+
+impl Plan {
+    fn make<L: Lower>(lower: &L, because: Option<&StoreError>) -> Result<Self, StoreError> {
+        let Some(own) = Parts::find(lower)? else {
+            return Err(StoreError::Unsuitable(
+                "the directory is not a MobiFS store: it has no .mobifs directory".to_owned(),
+            ));
+        };
+        let mut known: Vec<String> = because.iter().map(ToString::to_string).collect();
+        let refused = match inspect(lower) {
+            Ok(sound) if sound.problems.is_empty() && known.is_empty() => {
+                return Ok(Self::nothing(Survey::default()));
+            }
+            Ok(damaged) => {
+                known.extend(damaged.problems);
+                None
+            }
+            Err(error @ (StoreError::Corrupt { .. } | StoreError::Lower { .. })) => Some(error),
+            Err(other) => return Err(other),
+        };
+        if is_unfinished(lower, &own)? {
+            return Ok(Self::nothing(Survey {
+                damage: vec!["an earlier salvage of the store was cut short".to_owned()],
+                is_finishing: true,
+                ..Survey::default()
+            }));
+        }
+        let mut reading = Reading::of(lower, &own.mobifs, own.stage.as_ref())?;
+        reading.damage.extend(known);
+        match refused {
+            Some(error) if reading.damage.is_empty() => {
+                if matches!(error, StoreError::Lower { .. }) {
+                    return Err(error);
+                }
+                reading.damage.push(error.to_string());
+            }
+            _ => {}
+        }
+        Self::of(lower, &own, reading)
+    }
+
+    fn nothing(survey: Survey) -> Self {
+        Self {
+            survey,
+            uuid: None,
+            must_write_identity: false,
+            journal_bytes: 0,
+            direct_bytes_max: 0,
+            epoch: 0,
+            transactions: Vec::new(),
+            rescued: Vec::new(),
+        }
+    }
+
+    fn of<L: Lower>(
+        lower: &L,
+        own: &Parts<L::Handle>,
+        mut reading: Reading,
+    ) -> Result<Self, StoreError> {
+        if reading.is_copied && !reading.sound.is_empty() {
+            match copied::locate(lower, &mut reading.sound) {
+                Ok(_) => {}
+                Err(StoreError::Unsuitable(why)) => reading.give_up(why),
+                Err(other) => return Err(other),
+            }
+        }
+        let mut objects = Objects::of(&reading.sound);
+        objects.with_lost(&reading.lost);
+        let mut wanted = objects.wanted();
+        // Files that only lost transactions change, to name them.
+        let changed = traces::changes(&reading.lost);
+        wanted.extend(changed.keys().map(|id| id.0));
+        let mut tree = Tree::walk(lower, own, &wanted)?;
+        if reading.may_be_applied
+            && reading.lost.is_empty()
+            && applied::is_applied(lower, &tree, &objects, &reading.sound)?
+        {
+            reading.sound.clear();
+            reading.sound_bytes = 0;
+            // What it says of places was true before.
+            objects = Objects::default();
+        }
+        let traces = traces::find(lower, &tree, &objects, &reading.sound, &reading.lost)?;
+        let mut survey = reading.survey();
+        let names = {
+            let sound = reading.sound.iter().flat_map(|(_, records)| records);
+            Names::after(sound.chain(reading.lost.iter().flat_map(|lost| &lost.records)))
+        };
+        let named = |id: &ObjectId| names.path(*id, &objects, &tree);
+        let files = changed.iter().map(|(id, changes)| LostFile {
+            path: named(id),
+            change: changes.change(),
+            bytes: changes.bytes,
+            may_be_mixed: traces.mixed.contains(id),
+        });
+        survey.lost.files = files.collect();
+        survey
+            .lost
+            .files
+            .sort_by(|one, other| one.path.cmp(&other.path));
+        survey.promise = promise(&reading, &traces, &survey);
+        // An apply was under way, and no transaction says which.
+        if survey.promise == Promise::PointInTime && reading.sound.is_empty() && !tree.is_at_rest()
+        {
+            survey.promise = Promise::NothingShows;
+        }
+        let sound = std::mem::take(&mut reading.sound);
+        let placed = place(lower, &mut tree, &mut objects, sound)?;
+        let named = |id: &ObjectId| names.path(*id, &objects, &tree);
+        survey.missing = placed.gone.iter().map(named).collect();
+        survey.without_content = placed.without_content.iter().map(named).collect();
+        let rescued = rescued(lower, own, &tree, &placed, &reading)?;
+        let files = rescued
+            .iter()
+            .filter(|rescued| !matches!(rescued, Rescued::Directory(..)));
+        survey.rescued = files.count() as u64;
+        survey.room_bytes = reading.journal_bytes;
+        Ok(Self {
+            survey,
+            uuid: reading.uuid,
+            must_write_identity: reading.must_write_identity,
+            journal_bytes: reading.journal_bytes,
+            direct_bytes_max: reading.direct_bytes_max,
+            epoch: reading.epoch,
+            transactions: placed.transactions,
+            rescued,
+        })
+    }
+}
+
+impl Reading {
+    /// Nothing of it can be used.
+    fn give_up(&mut self, why: String) {
+        self.damage.push(why);
+        self.lost_transactions += self.sound.len() as u64;
+        let sound = std::mem::take(&mut self.sound).into_iter();
+        self.lost.splice(
+            0..0,
+            sound.map(|(_, records)| Lost {
+                records,
+                bytes: 0,
+                is_legible: true,
+            }),
+        );
+        self.sound_bytes = 0;
+    }
+
+    /// Whether anything is lost.
+    fn has_lost(&self) -> bool {
+        !self.lost.is_empty() || self.may_miss_more
+    }
+
+    /// What the journal alone shows.
+    fn survey(&self) -> Survey {
+        let is_legible = self.lost.iter().all(|lost| lost.is_legible);
+        let lost_records = self.lost.iter().flat_map(|lost| &lost.records);
+        Survey {
+            damage: self.damage.clone(),
+            sound: SoundPoint {
+                transactions: self.sound.len() as u64,
+                bytes: self.sound_bytes,
+                until: last_change(self.sound.iter().flat_map(|(_, records)| records)),
+            },
+            lost: LostChanges {
+                transactions: self.lost_transactions.max(self.lost.len() as u64),
+                bytes: self.lost.iter().map(|lost| lost.bytes).sum(),
+                until: last_change(lost_records),
+                is_all_known: is_legible
+                    && !self.may_miss_more
+                    && self.lost.len() as u64 >= self.lost_transactions,
+                files: Vec::new(),
+            },
+            ..Survey::default()
+        }
+    }
+}
+
+fn promise(reading: &Reading, traces: &Traces, survey: &Survey) -> Promise {
+    if traces.names_moved || !traces.mixed.is_empty() {
+        Promise::Mixed
+    } else if !reading.has_lost() || survey.lost.is_all_known {
+        Promise::PointInTime
+    } else {
+        Promise::NothingShows
+    }
+}
+
+/// The latest time at which an object was changed.
+fn last_change<'r>(records: impl Iterator<Item = &'r Record>) -> Option<Timestamp> {
+    let times = records.filter_map(|record| match record {
+        Record::Object(state) => Some(state.attributes.ctime),
+        _ => None,
+    });
+    times.max()
+}
+
+/// Whether a salvage has made a new journal, and moved the damaged one aside, and no more: the new
+/// one was durable before.
+fn is_unfinished<L: Lower>(lower: &L, own: &Parts<L::Handle>) -> Result<bool, StoreError> {
+    let is_there = |name: &[u8]| {
+        let there = found(lower.stat_at(&own.mobifs, name));
+        let there = there.map_err(StoreError::lower("looking at .mobifs"))?;
+        Ok::<bool, StoreError>(there.is_some())
+    };
+    Ok(!is_there(JOURNAL)? && is_there(rebuild::SALVAGED)?)
+}
+
+/// Files that the next mount would delete, and that may be all that is left of what is lost.
+fn rescued<L: Lower>(
+    lower: &L,
+    own: &Parts<L::Handle>,
+    tree: &Tree,
+    placed: &Placed,
+    reading: &Reading,
+) -> Result<Vec<Rescued>, StoreError> {
+    let unstaged = placed.unstaged.iter();
+    let mut rescued: Vec<Rescued> = unstaged
+        .map(|(name, inode)| Rescued::Directory(name.clone(), *inode))
+        .collect();
+    if !reading.has_lost() {
+        return Ok(rescued);
+    }
+    let records = || placed.transactions.iter().flatten();
+    let kept: HashSet<u64> = records()
+        .filter_map(|record| match record {
+            Record::Known { inode, .. } | Record::Bind { inode, .. } => Some(*inode),
+            _ => None,
+        })
+        .collect();
+    // A directory that is not empty is kept in any case.
+    for (inode, name) in tree.limbo() {
+        if !kept.contains(&inode) && tree.kind(inode) != Some(FileKind::Directory) {
+            rescued.push(Rescued::InLimbo(name.to_vec()));
+        }
+    }
+    let made: BTreeSet<String> = records()
+        .filter_map(|record| match record {
+            Record::Object(state) if state.created => Some(state.id.0.to_string()),
+            _ => None,
+        })
+        .collect();
+    if let Some(stage) = &own.stage {
+        for name in tree.stage() {
+            let shown = String::from_utf8_lossy(name);
+            if shown.parse::<u64>().is_err() || made.contains(shown.as_ref()) {
+                continue;
+            }
+            let stat = found(lower.stat_at(stage, name));
+            let stat = stat.map_err(StoreError::lower("looking at .mobifs/stage"))?;
+            if stat.is_some_and(|stat| stat.kind == FileKind::Regular && stat.size > 0) {
+                rescued.push(Rescued::InStage(name.to_vec()));
+            }
+        }
+    }
+    for (directory, name) in &placed.replaced {
+        if let Some(path) = tree.path(*directory) {
+            let path = path.into_iter().map(<[u8]>::to_vec).collect();
+            rescued.push(Rescued::InTree(path, name.clone()));
+        }
+    }
+    Ok(rescued)
+}

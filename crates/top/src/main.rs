@@ -1,0 +1,112 @@
+//! `mobifs top`: the apps of a mount in the terminal, those with the most at risk first, and keys to
+//! act on them.
+//!
+//! [`mount`] asks the daemon, [`model`] keeps what is known and decides what a key does, and [`view`]
+//! draws it; only this file touches the terminal.
+#![forbid(unsafe_code)]
+
+mod model;
+mod mount;
+mod view;
+
+use std::io::{self, IsTerminal as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use mobifs_daemon::{Code, Failure};
+use mobifs_host::printable;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+
+use model::{Action, Model};
+use mount::Mount;
+
+/// How long a key that was pressed waits at most while nothing happens.
+const KEY_WAIT: Duration = Duration::from_millis(100);
+
+const KEYS: &str = "\
+Keys:
+  up, down, j, k, Home, End   choose an app
+  s   commit the app, and bring it to its place    S   all apps
+  c   make the app durable, or relaxed again, until the unmount or a reload
+  p   pause the display
+  q, Escape   end";
+
+/// Watch the apps of a mount, and act on them.
+#[derive(Debug, Parser)]
+#[command(name = "mobifs top", version, after_help = KEYS)]
+struct Arguments {
+    /// Ask the daemon so often, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    interval_ms: u64,
+    /// The mount, or a steered filesystem; none: the only one there is
+    mountpoint: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("mobifs: {}", printable(&failure.message));
+            ExitCode::from(failure.code.number())
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let mount = Mount::find(arguments.mountpoint.as_deref())?;
+    // What is wrong with the mount is said before the screen changes.
+    let first = mount.status()?;
+    if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
+        let message = "`mobifs top` needs a terminal; `mobifs status --watch` does not";
+        return Err(Failure::new(Code::Usage, message));
+    }
+    let failed = |error: io::Error| {
+        Failure::new(
+            Code::Failed,
+            format!("the terminal cannot be used: {error}"),
+        )
+    };
+    let mut model = Model::new(first, Instant::now());
+    // A panic restores the terminal, too.
+    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let interval = Duration::from_millis(arguments.interval_ms);
+    let shown = show(&mut terminal, &mut model, &mount, interval);
+    ratatui::try_restore().map_err(failed)?;
+    shown.map_err(failed)
+}
+
+fn show(
+    terminal: &mut ratatui::DefaultTerminal,
+    model: &mut Model,
+    mount: &Mount,
+    interval: Duration,
+) -> io::Result<()> {
+    let mut asked = Instant::now();
+    loop {
+        terminal.draw(|frame| view::draw(frame, model))?;
+        let wait = interval.saturating_sub(asked.elapsed());
+        if event::poll(wait.min(KEY_WAIT))?
+            && let Event::Key(key) = event::read()?
+            && key.kind == KeyEventKind::Press
+        {
+            match model.key(key) {
+                Some(Action::End) => return Ok(()),
+                Some(Action::Ask(request, what)) => {
+                    model.say(format!("{what} …"));
+                    terminal.draw(|frame| view::draw(frame, model))?;
+                    model.say(mount.carry_out(&request, &what));
+                }
+                None => {}
+            }
+        }
+        if asked.elapsed() >= interval {
+            asked = Instant::now();
+            if !model.is_paused() {
+                model.update(mount.status(), Instant::now());
+            }
+        }
+    }
+}

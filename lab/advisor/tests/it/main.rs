@@ -1,0 +1,10 @@
+//! On filesystems that are mounted, served devices among them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a helper of a test fails the test by panicking, as the test itself does"
+)]
+
+mod disk;
+mod refusals;
+mod validation;

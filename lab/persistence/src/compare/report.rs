@@ -1,0 +1,332 @@
+//! A comparison, as text and as a section of a page.
+
+use std::fmt::Write as _;
+
+use mobifs_charts::{Bars, Legend, PlotError, Table, bar_chart};
+use mobifs_numerics::geometric_mean;
+use mobifs_workloads::workload::sqlite::{JournalMode, Statement};
+
+use super::{BASELINE, Comparison, Cost, NO_JOURNAL};
+use crate::report::Section;
+
+/// S2: what the mechanisms of S3 gain over ext4 ordered, in percent.
+const PUBLISHED: [(Statement, f64); 3] = [
+    (Statement::Insert, 15.0),
+    (Statement::Update, 28.5),
+    (Statement::Delete, 22.0),
+];
+
+/// A figure of a cell, if it is known.
+type Value = fn(&Cost) -> Option<f64>;
+
+/// As text.
+#[must_use]
+pub fn text(found: &Comparison) -> String {
+    let mut text = about(found);
+    text.push('\n');
+    for table in tables(found) {
+        // Writing to a string cannot fail.
+        let _written = write_table(&mut text, &table);
+    }
+    for note in notes(found) {
+        let _written = writeln!(text, "\n{note}");
+    }
+    text
+}
+
+fn write_table(text: &mut String, table: &Table) -> std::fmt::Result {
+    writeln!(text, "\n{}", table.caption)?;
+    let rows = || std::iter::once(&table.head).chain(&table.rows);
+    let width = |column: usize| {
+        let cells = rows().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    for row in rows() {
+        for (column, cell) in row.iter().enumerate() {
+            let width = width(column);
+            match column {
+                0 => write!(text, "{cell:width$}")?,
+                _ => write!(text, "  {cell:>width$}")?,
+            }
+        }
+        text.push('\n');
+    }
+    Ok(())
+}
+
+fn about(found: &Comparison) -> String {
+    let beside = found
+        .background
+        .as_ref()
+        .map_or_else(String::new, |job| format!(", beside {job}"));
+    format!(
+        "SQLite, one row a transaction, synchronous=FULL, {} transactions a cell, on ext4 ({}) of Linux {}{beside}",
+        found.operations, found.device, found.kernel
+    )
+}
+
+/// Modes and statements that were measured, in order.
+fn cases(found: &Comparison) -> Vec<(JournalMode, Statement)> {
+    let mut cases: Vec<_> = found
+        .cells
+        .iter()
+        .map(|cell| (cell.key.mode, cell.key.statement))
+        .collect();
+    cases.sort_unstable();
+    cases.dedup();
+    cases
+}
+
+fn measured_arms(found: &Comparison) -> Vec<usize> {
+    let arms = found.arms.iter().enumerate();
+    arms.filter(|(_, arm)| arm.unavailable.is_none())
+        .map(|(index, _)| index)
+        .collect()
+}
+
+/// The value of an arm in proportion to the baseline's.
+fn ratio(
+    found: &Comparison,
+    arm: usize,
+    (mode, statement): (JournalMode, Statement),
+    value: Value,
+) -> Option<f64> {
+    let baseline = found.arm_index(BASELINE).unwrap_or(0);
+    let of = |arm| {
+        found
+            .cell(arm, mode, statement)
+            .and_then(|cell| value(&cell.median))
+    };
+    let (here, there) = (of(arm)?, of(baseline)?);
+    (there > 0.0).then(|| here / there)
+}
+
+fn tables(found: &Comparison) -> Vec<Table> {
+    let values: [(&str, Value, bool); 7] = [
+        (
+            "Transactions a second (times the baseline)",
+            |cost| Some(cost.per_second),
+            true,
+        ),
+        (
+            "99 of 100 transactions took at most, ms",
+            |cost| Some(cost.p99_ms),
+            true,
+        ),
+        ("Commits a transaction", |cost| cost.commits, false),
+        (
+            "Journal blocks (4 KiB) a transaction",
+            |cost| cost.journal_blocks,
+            true,
+        ),
+        ("Flushes a transaction", |cost| Some(cost.flushes), true),
+        (
+            "KiB programmed a transaction",
+            |cost| Some(cost.programmed_bytes? / 1024.0),
+            true,
+        ),
+        (
+            "mJ a transaction, without idling",
+            |cost| cost.energy_mj,
+            true,
+        ),
+    ];
+    let mut tables: Vec<Table> = values
+        .into_iter()
+        .filter_map(|(caption, value, has_ratio)| table(found, caption, value, has_ratio))
+        .collect();
+    tables.extend(beside_published(found));
+    tables
+}
+
+fn table(found: &Comparison, caption: &str, value: Value, has_ratio: bool) -> Option<Table> {
+    let arms = measured_arms(found);
+    let mut table = Table::new(caption, &[""]);
+    table
+        .head
+        .extend(arms.iter().map(|&arm| found.arms[arm].name.clone()));
+    let mut is_empty = true;
+    for case in cases(found) {
+        let mut row = vec![format!("{} {}", case.0.name(), case.1.name())];
+        for &arm in &arms {
+            let cell = found
+                .cell(arm, case.0, case.1)
+                .and_then(|cell| value(&cell.median));
+            is_empty &= cell.is_none();
+            let ratio = ratio(found, arm, case, value).filter(|_| has_ratio);
+            row.push(match (cell, ratio) {
+                (Some(value), Some(ratio)) => format!("{} ({ratio:.2})", number(value)),
+                (Some(value), None) => number(value),
+                (None, _) => "–".to_owned(),
+            });
+        }
+        table.rows.push(row);
+    }
+    if has_ratio {
+        let mut row = vec!["geometric mean".to_owned()];
+        for &arm in &arms {
+            let cases = cases(found);
+            let ratios = cases
+                .iter()
+                .filter_map(|&case| ratio(found, arm, case, value));
+            let mean = geometric_mean(ratios.filter(|ratio| *ratio > 0.0));
+            row.push(mean.map_or_else(|| "–".to_owned(), |mean| format!("({mean:.2})")));
+        }
+        table.rows.push(row);
+    }
+    (!is_empty).then_some(table)
+}
+
+fn number(value: f64) -> String {
+    match value {
+        value if value >= 100.0 => format!("{value:.0}"),
+        value if value >= 10.0 => format!("{value:.1}"),
+        value => format!("{value:.2}"),
+    }
+}
+
+/// The gain of each arm by statement beside S2's.
+fn beside_published(found: &Comparison) -> Option<Table> {
+    found.arm_index(BASELINE)?;
+    let arms = measured_arms(found);
+    let mut table = Table::new(
+        "Gain over ext4 ordered by statement, all journal modes: geometric means, beside S2",
+        &["", "S2's system"],
+    );
+    table
+        .head
+        .extend(arms.iter().map(|&arm| found.arms[arm].name.clone()));
+    for (statement, published) in PUBLISHED {
+        let cases: Vec<_> = cases(found)
+            .into_iter()
+            .filter(|case| case.1 == statement)
+            .collect();
+        if cases.is_empty() {
+            continue;
+        }
+        let mut row = vec![statement.name().to_owned(), format!("{published:+.1} %")];
+        for &arm in &arms {
+            let ratios = cases
+                .iter()
+                .filter_map(|&case| ratio(found, arm, case, |cost| Some(cost.per_second)));
+            let gain = geometric_mean(ratios).map(|mean| (mean - 1.0) * 100.0);
+            row.push(gain.map_or_else(|| "–".to_owned(), |gain| format!("{gain:+.1} %")));
+        }
+        table.rows.push(row);
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+fn notes(found: &Comparison) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(no_journal) = found.arm_index(NO_JOURNAL) {
+        for arm in measured_arms(found)
+            .into_iter()
+            .filter(|&arm| found.arms[arm].mobifs.is_some())
+        {
+            let ratios = cases(found).into_iter().filter_map(|case| {
+                let value = |cost: &Cost| Some(cost.per_second);
+                Some(ratio(found, no_journal, case, value)? / ratio(found, arm, case, value)?)
+            });
+            if let Some(mean) = geometric_mean(ratios) {
+                let gain = (mean - 1.0) * 100.0;
+                let word = if gain < 0.0 { "slower" } else { "faster" };
+                notes.push(format!(
+                    "Without any journal ext4 is {:.1} % {word} than {} here; S2: 9.3 % faster than theirs.",
+                    gain.abs(),
+                    found.arms[arm].name
+                ));
+            }
+        }
+    }
+    let missing = found.arms.iter().filter_map(|arm| {
+        let why = arm.unavailable.as_ref()?;
+        Some(format!("{}: not available; {why}.", arm.name))
+    });
+    notes.extend(missing);
+    notes
+}
+
+/// As a section of a page.
+///
+/// # Errors
+/// The drawing library refuses.
+pub fn section(title: &str, found: &Comparison) -> Result<Section, PlotError> {
+    let cases = cases(found);
+    let series = measured_arms(found).into_iter().map(|arm| {
+        let values = cases.iter().map(|&(mode, statement)| {
+            found
+                .cell(arm, mode, statement)
+                .map(|cell| cell.median.per_second)
+        });
+        (found.arms[arm].name.clone(), values.collect())
+    });
+    let bars = Bars {
+        categories: cases
+            .iter()
+            .map(|(mode, statement)| format!("{} {}", mode.name(), statement.name()))
+            .collect(),
+        series: series.collect(),
+    };
+    let svg = bar_chart(
+        760,
+        "Durable transactions a second".to_owned(),
+        "transactions a second",
+        Legend::UpperLeft,
+        &bars,
+    )?;
+    let mut text = vec![about(found)];
+    text.extend(notes(found));
+    Ok(Section {
+        title: title.to_owned(),
+        text,
+        figures: vec![(svg, "Medians of the rounds.".to_owned())],
+        tables: tables(found),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::{Arm, Cell, Key};
+
+    fn comparison(rates: &[(usize, f64)]) -> Comparison {
+        let cells = rates.iter().map(|&(arm, per_second)| Cell {
+            key: Key {
+                arm,
+                mode: JournalMode::Wal,
+                statement: Statement::Update,
+            },
+            median: Cost {
+                per_second,
+                ..Cost::default()
+            },
+            rounds: Vec::new(),
+        });
+        Comparison {
+            schema: 1,
+            device: "d".to_owned(),
+            kernel: "6".to_owned(),
+            background: None,
+            operations: 1,
+            arms: Arm::all(),
+            cells: cells.collect(),
+        }
+    }
+
+    #[test]
+    fn gains_are_over_the_baseline_and_missing_arms_say_why() {
+        let found = comparison(&[(0, 220.0), (1, 100.0), (4, 200.0)]);
+        let text = text(&found);
+        for part in [
+            "200 (2.00)",
+            "+28.5 %",
+            "+100.0 %",
+            "is 10.0 % faster than MobiFS bytes, direct",
+            "MobiFS packed: not available",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(section("t", &found).unwrap().figures[0].0.contains("<svg"));
+    }
+}

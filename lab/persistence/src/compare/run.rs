@@ -1,0 +1,218 @@
+//! One round of one arm.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use mobifs_base::VirtualNs;
+use mobifs_workloads::workload::background::{self, Job};
+use mobifs_workloads::workload::sqlite::{JournalMode, Statement, prepare};
+use mobifs_workloads::workload::{Limit, Measured};
+
+use super::{Arm, CompareOptions, Cost};
+use crate::disk::{DeviceCounts, Disk, DiskOptions, Under};
+use crate::error::PersistError;
+use crate::live::stream::{self, Found, Window};
+use crate::mobifs_mount::MobifsMount;
+
+/// What is known of a cell before the log of commands is read.
+struct Measurement {
+    mode: JournalMode,
+    statement: Statement,
+    measured: Measured,
+    device: DeviceCounts,
+    /// Of a real disk: counted by the filesystem.
+    commits: Option<u64>,
+    window: Window,
+}
+
+/// All cells of an arm, on one new filesystem.
+pub(super) fn arm(
+    options: &CompareOptions,
+    arm: &Arm,
+) -> Result<Vec<(JournalMode, Statement, Cost)>, PersistError> {
+    let disk = Disk::new(&DiskOptions {
+        under: options.under.clone(),
+        image: None,
+        size_bytes: options.size_bytes,
+        mkfs: arm.mkfs.clone(),
+        mount: arm.mount.clone(),
+        scratch: options.scratch.clone(),
+    })?;
+    let mut mount = mount_mobifs(options, arm, &disk)?;
+    let root = mount
+        .as_ref()
+        .map_or_else(|| disk.root(), |mount| mount.path().to_owned());
+    let mut measurements = Vec::new();
+    for &mode in &options.modes {
+        for &statement in &options.statements {
+            if options.stop.load(Ordering::Relaxed) {
+                return Err(PersistError::Interrupted);
+            }
+            let directory = root.join(format!("{}-{}", mode.name(), statement.name()));
+            measurements.push(cell(
+                options,
+                &disk,
+                mount.as_ref(),
+                &directory,
+                (mode, statement),
+            )?);
+        }
+    }
+    if let Some(mount) = &mut mount {
+        mount.unmount()?;
+    }
+    drop(mount);
+    let windows: Vec<Window> = measurements
+        .iter()
+        .map(|measurement| measurement.window)
+        .collect();
+    let found = match disk.finish()? {
+        Some(finished) => {
+            let found = stream::read(&finished.commands, None, &windows)?;
+            found.into_iter().map(Some).collect()
+        }
+        None => vec![None; windows.len()],
+    };
+    let cells = measurements.iter().zip(&found).map(|(measurement, found)| {
+        let cost = cost(measurement, found.as_ref(), arm);
+        (measurement.mode, measurement.statement, cost)
+    });
+    Ok(cells.collect())
+}
+
+fn mount_mobifs(
+    options: &CompareOptions,
+    arm: &Arm,
+    disk: &Disk,
+) -> Result<Option<MobifsMount>, PersistError> {
+    let Some(config) = &arm.mobifs else {
+        return Ok(None);
+    };
+    let program: PathBuf = options
+        .mobifs
+        .clone()
+        .map_or_else(crate::tool::mobifs, Ok)?;
+    let mountpoint = disk.beside("mobifs")?;
+    MobifsMount::new(&program, &disk.root().join("store"), &mountpoint, config).map(Some)
+}
+
+fn cell(
+    options: &CompareOptions,
+    disk: &Disk,
+    mount: Option<&MobifsMount>,
+    directory: &Path,
+    (mode, statement): (JournalMode, Statement),
+) -> Result<Measurement, PersistError> {
+    fs::create_dir(directory).map_err(PersistError::io(directory))?;
+    let prepared = prepare(directory, mode, statement)?;
+    if let Some(mount) = mount {
+        mount.sync()?;
+    }
+    disk.sync()?;
+    let job = options.background.map(|job| {
+        let beside = directory.join("background");
+        fs::create_dir(&beside).map_err(PersistError::io(&beside))?;
+        Ok::<_, PersistError>(background::start(&beside, job)?)
+    });
+    let job = job.transpose()?;
+    let commits = commits(options, disk, mount)?;
+    let (before, begin) = (disk.counts()?, disk.now());
+    let limit = Limit {
+        operations: Some(options.operations),
+        time: None,
+    };
+    let measured = prepared.run(limit)?;
+    let (end, after) = (disk.now(), disk.counts()?);
+    let commits_after = self::commits(options, disk, mount)?;
+    if let Some(job) = job {
+        job.stop()?;
+    }
+    Ok(Measurement {
+        mode,
+        statement,
+        measured,
+        device: after.since(&before),
+        commits: commits_after
+            .zip(commits)
+            .map(|(after, before)| after.saturating_sub(before)),
+        window: Window {
+            begin,
+            end: VirtualNs(end.0.max(begin.0)),
+        },
+    })
+}
+
+/// Commits that the filesystem has counted; only where there is no log of commands.
+fn commits(
+    options: &CompareOptions,
+    disk: &Disk,
+    mount: Option<&MobifsMount>,
+) -> Result<Option<u64>, PersistError> {
+    if matches!(options.under, Under::Model { .. }) {
+        return Ok(None);
+    }
+    if let Some(mount) = mount {
+        let status = mount.status()?;
+        return Ok(status
+            .pointer("/store/commits")
+            .and_then(serde_json::Value::as_u64));
+    }
+    let device = disk.device()?;
+    let name = device
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let info = Path::new("/proc/fs/jbd2")
+        .join(format!("{name}-8"))
+        .join("info");
+    // Without a journal there is none.
+    let text = fs::read_to_string(info).unwrap_or_default();
+    Ok(text
+        .split_whitespace()
+        .next()
+        .and_then(|number| number.parse().ok()))
+}
+
+fn cost(measurement: &Measurement, found: Option<&Found>, arm: &Arm) -> Cost {
+    let operations = measurement.measured.operations.max(1) as f64;
+    let each = |count: u64| count as f64 / operations;
+    let of_found = found.map(|found| match (&found.mobifs, &found.ext4) {
+        _ if arm.mobifs.is_some() => {
+            let mobifs = found.mobifs.as_ref();
+            let blocks = mobifs.map_or(0, |mobifs| mobifs.journal_bytes / 4096);
+            (mobifs.map_or(0, |mobifs| mobifs.commits), blocks)
+        }
+        (_, Some(ext4)) => {
+            let blocks = found.device.journal_written_bytes / 4096;
+            (ext4.commits + ext4.fast_commits, blocks)
+        }
+        (_, None) => (0, 0),
+    });
+    Cost {
+        per_second: measurement.measured.per_second,
+        p99_ms: measurement.measured.p99_microseconds.unwrap_or(0.0) / 1e3,
+        commits: of_found
+            .map(|(commits, _)| commits)
+            .or(measurement.commits)
+            .map(each),
+        journal_blocks: of_found.map(|(_, blocks)| each(blocks)),
+        flushes: each(measurement.device.flushes),
+        written_bytes: each(measurement.device.written_bytes),
+        programmed_bytes: measurement.device.programmed_bytes.map(each),
+        energy_mj: measurement
+            .device
+            .energy_mj
+            .map(|energy| energy / operations),
+    }
+}
+
+pub(super) fn name_of_job(job: Job) -> String {
+    match job {
+        Job::Trees => "directories and files made and removed (fdtree)".to_owned(),
+        Job::Blocks { file_bytes } => {
+            format!("4 KiB writes into a file of {} MiB", file_bytes >> 20)
+        }
+    }
+}

@@ -1,0 +1,5 @@
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    (mobifs_fuzz_targets::JOURNAL_SALVAGE.run)(input);
+});
