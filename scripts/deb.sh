@@ -41,6 +41,9 @@ stage() {
   [ -n "${PRODUCT_ONLY:-}" ] || make --silent --no-print-directory install-lab "${variables[@]}" \
     "BUILD=$(release_directory "$2" release)" DESTDIR="$stage/mobifs-lab"
   install -D -m 644 dist/etc/mobifs.toml "$stage/mobifs/etc/mobifs/mobifs.toml"
+  local examples=$stage/mobifs/usr/share/doc/mobifs/examples
+  install -D -m 644 dist/grafana-dashboard.json "$examples/grafana-dashboard.json"
+  sed 's#/usr/local/bin/#/usr/bin/#' dist/mobifs-metrics.service >"$examples/mobifs-metrics.service"
   # SQLite does not search libraries: the extension is loaded by its path.
   install -D -m 644 "$binaries/libmobifs.so" "$stage/libmobifs-sqlite/usr/lib/$triplet/mobifs/libmobifs.so"
   install -D -m 644 "$binaries/libmobifs.a" "$stage/libmobifs-sqlite-dev/usr/lib/$triplet/libmobifs.a"
