@@ -67,9 +67,7 @@ pack() {
 command -v dh >/dev/null || die "there is no debhelper: scripts/setup.sh --packages"
 release_environment
 [ $# -gt 0 ] || set -- "$(dpkg --print-architecture)"
-[ -n "${BUILT:-}" ] || release_build "$RELEASE_HOST" release -p mobifs-manuals
-rm -rf "$OUT/manuals"
-"$(release_directory "$RELEASE_HOST" release)/mobifs-manuals" "$OUT/manuals"
+release_manuals "$([ -n "${PRODUCT_ONLY:-}" ] && echo dev || echo release)" "$OUT/manuals"
 for architecture in "$@"; do
   target=$(target_of "$architecture")
   [ -n "${BUILT:-}" ] || release_build "$target" dist $(printf -- '-p %s ' "${PRODUCT[@]}")

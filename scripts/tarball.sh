@@ -54,9 +54,7 @@ pack() {
 release_environment
 mkdir -p "$OUT"
 rm -f "$OUT"/*.tar.gz "$OUT/SHA256SUMS"
-release_build "$RELEASE_HOST" release -p mobifs-manuals
-rm -rf "$OUT/manuals"
-"$(release_directory "$RELEASE_HOST" release)/mobifs-manuals" "$OUT/manuals"
+release_manuals dev "$OUT/manuals"
 [ $# -gt 0 ] || set -- x86_64-unknown-linux-musl aarch64-unknown-linux-musl armv7-unknown-linux-musleabihf
 for target in "$@"; do
   release_build "$target" dist -p mobifs-cli -p mobifs-top --bin mobifs --bin mobifs-top
