@@ -41,6 +41,9 @@ stage() {
   [ -n "${PRODUCT_ONLY:-}" ] || make --silent --no-print-directory install-lab "${variables[@]}" \
     "BUILD=$(release_directory "$2" release)" DESTDIR="$stage/mobifs-lab"
   install -D -m 644 dist/etc/mobifs.toml "$stage/mobifs/etc/mobifs/mobifs.toml"
+  local examples=$stage/mobifs/usr/share/doc/mobifs/examples
+  install -D -m 644 dist/grafana-dashboard.json "$examples/grafana-dashboard.json"
+  sed 's#/usr/local/bin/#/usr/bin/#' dist/mobifs-metrics.service >"$examples/mobifs-metrics.service"
   # SQLite does not search libraries: the extension is loaded by its path.
   install -D -m 644 "$binaries/libmobifs.so" "$stage/libmobifs-sqlite/usr/lib/$triplet/mobifs/libmobifs.so"
   install -D -m 644 "$binaries/libmobifs.a" "$stage/libmobifs-sqlite-dev/usr/lib/$triplet/libmobifs.a"
@@ -64,9 +67,7 @@ pack() {
 command -v dh >/dev/null || die "there is no debhelper: scripts/setup.sh --packages"
 release_environment
 [ $# -gt 0 ] || set -- "$(dpkg --print-architecture)"
-[ -n "${BUILT:-}" ] || release_build "$RELEASE_HOST" release -p mobifs-manuals
-rm -rf "$OUT/manuals"
-"$(release_directory "$RELEASE_HOST" release)/mobifs-manuals" "$OUT/manuals"
+release_manuals "$([ -n "${PRODUCT_ONLY:-}" ] && echo dev || echo release)" "$OUT/manuals"
 for architecture in "$@"; do
   target=$(target_of "$architecture")
   [ -n "${BUILT:-}" ] || release_build "$target" dist $(printf -- '-p %s ' "${PRODUCT[@]}")

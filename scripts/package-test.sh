@@ -48,7 +48,9 @@ unshare --mount --pid --fork --kill-child bash -euc '
   mount -t sysfs -o ro sysfs "$1/sys"
   mount -t tmpfs tmpfs "$1/run"
   mount -t tmpfs -o mode=755 tmpfs "$1/dev"
-  for device in null zero random urandom fuse tty; do
+  # As udev makes it on Debian; a container may have another mode.
+  mknod -m 666 "$1/dev/fuse" c 10 229
+  for device in null zero random urandom tty; do
     touch "$1/dev/$device"
     mount --bind "/dev/$device" "$1/dev/$device"
   done

@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # What is listed of an archive or a package: programs and libraries.
-SHOWN = ("bin/mobifs", "bin/mobifs-lab", "libmobifs.so", "libmobifs_run.so")
+SHOWN = ("bin/mobifs", "bin/mobifs-top", "bin/mobifs-lab", "libmobifs.so", "libmobifs_run.so")
 
 
 def mebibytes(count: int) -> str:

@@ -30,16 +30,18 @@ archive() {
 
 # pack TARGET
 pack() {
-  local target=$1 machine=${1%%-*} tree name objcopy binary
+  local target=$1 machine=${1%%-*} tree name objcopy binaries program
   name=mobifs-$VERSION-linux-$machine
   tree=$(mktemp -d "$OUT/tree.XXXXXX")
   objcopy=$(objcopy_for "$target")
-  binary=$(release_directory "$target" dist)/mobifs
+  binaries=$(release_directory "$target" dist)
   mkdir -p "$tree/$name/files" "$tree/$name-debug"
-  "$objcopy" --only-keep-debug "$binary" "$tree/$name-debug/mobifs.debug"
-  make --no-print-directory install-programs install-manuals install-units BUILD="$(dirname "$binary")" \
+  make --no-print-directory install-programs install-manuals install-units BUILD="$binaries" \
     PREFIX=/ UNIT_PREFIX=/usr/local MANUALS="$OUT/manuals" PRELOAD=no DESTDIR="$tree/$name/files" ZSH_COMPLETIONS=/share/zsh/site-functions
-  "$objcopy" --strip-all "$tree/$name/files/bin/mobifs"
+  for program in mobifs mobifs-top; do
+    "$objcopy" --only-keep-debug "$binaries/$program" "$tree/$name-debug/$program.debug"
+    "$objcopy" --strip-all "$tree/$name/files/bin/$program"
+  done
   cp dist/install.sh dist/etc/mobifs.toml LICENSE-MIT LICENSE-APACHE CHANGELOG.md "$tree/$name/"
   python3 scripts/copyright.py --target "$target" mobifs-cli >"$tree/$name/COPYRIGHT" 2>/dev/null
   archive "$tree" "$name"
@@ -52,9 +54,7 @@ pack() {
 release_environment
 mkdir -p "$OUT"
 rm -f "$OUT"/*.tar.gz "$OUT/SHA256SUMS"
-release_build "$RELEASE_HOST" release -p mobifs-manuals
-rm -rf "$OUT/manuals"
-"$(release_directory "$RELEASE_HOST" release)/mobifs-manuals" "$OUT/manuals"
+release_manuals dev "$OUT/manuals"
 [ $# -gt 0 ] || set -- x86_64-unknown-linux-musl aarch64-unknown-linux-musl armv7-unknown-linux-musleabihf
 for target in "$@"; do
   release_build "$target" dist -p mobifs-cli -p mobifs-top --bin mobifs --bin mobifs-top

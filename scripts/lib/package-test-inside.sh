@@ -34,7 +34,7 @@ check_install() {
   dpkg --audit | grep . && failed "dpkg --audit has something to say"
   mobifs --version
   ! has_laboratory || mobifs-lab --version
-  dpkg -L mobifs | grep -qx /etc/mobifs/mobifs.toml || failed "no configuration"
+  [ -e /etc/mobifs/mobifs.toml ] || failed "no configuration"
   systemd-analyze verify --man=no /usr/lib/systemd/system/mobifs-sleep.service \
     'mobifs@mnt-data.service' 'mobifs-steer@mnt-data.service' 2>&1 | grep -i mobifs && failed "systemd has something to say of a unit"
   systemd-analyze --user verify --man=no 'mobifs@home-tester-data.service' 2>&1 | grep -i mobifs@ && failed "systemd has something to say of the user's unit"
@@ -48,8 +48,9 @@ check_pages() {
     man --warnings -Tutf8 "$page" 2>/tmp/man.err >/tmp/man.out || failed "man $page"
     [ -s /tmp/man.out ] && [ ! -s /tmp/man.err ] || failed "man $page: $(head -n 3 /tmp/man.err)"
   done
-  man -P cat mobifs-mount | grep -q 'memory_budget_bytes' || failed "mobifs-mount(1) lacks the keys"
-  man -P cat 5 mobifs.toml | grep -q 'staleness_max_bytes' || failed "mobifs.toml(5) lacks a key"
+  # Read to the end: man reports a reader that leaves.
+  man -P cat mobifs-mount | grep 'memory_budget_bytes' >/dev/null || failed "mobifs-mount(1) lacks the keys"
+  man -P cat 5 mobifs.toml | grep 'staleness_max_bytes' >/dev/null || failed "mobifs.toml(5) lacks a key"
   say "manual pages: $(dpkg -L $(own) | grep -c '/man[158]/.*gz') shown without a warning"
 }
 
@@ -89,6 +90,31 @@ check_mount() {
   say "mount: by mobifs, by mount(8) and fstab, and by a user without privileges"
 }
 
+daemon_of() { mobifs status --json "$1" | python3 -c 'import json, sys; print(json.load(sys.stdin)["daemon_pid"])'; }
+
+check_upgrade() {
+  local before after tries
+  mobifs mount "$STORE" "$MOUNT"
+  before=$(daemon_of "$MOUNT")
+  exec 7>"$MOUNT/app/upgrade"
+  echo before >&7
+  apt install -y --reinstall ./mobifs_*.deb || failed "reinstall: $(cat /tmp/apt.log)"
+  [ "$(daemon_of "$MOUNT")" = "$before" ] || failed "an upgrade interrupts a mount"
+  kill -9 "$before"
+  echo after >&7
+  exec 7>&-
+  for tries in $(seq 100); do
+    after=$(daemon_of "$MOUNT" 2>/dev/null) && [ "$after" != "$before" ] && break
+    sleep 0.1
+  done
+  [ -n "$after" ] && [ "$after" != "$before" ] || failed "no daemon has taken over after $tries tries"
+  # The supervisor starts the program that it is itself, which knows the memory of the mount.
+  [ "$(readlink "/proc/$after/exe")" = "/usr/bin/mobifs (deleted)" ] || failed "the next daemon is $(readlink "/proc/$after/exe")"
+  mobifs umount "$MOUNT"
+  [ "$(xargs <"$STORE/app/upgrade")" = "before after" ] || failed "a change is lost by an upgrade"
+  say "upgrade: the mount goes on, also with a daemon that takes over"
+}
+
 check_sqlite() {
   printf '%s\n' ".load /usr/lib/$TRIPLET/mobifs/libmobifs" ".open file:/root/app.db?vfs=mobifs" \
     "create table notes(text); insert into notes values ('kept');" >/tmp/commands
@@ -105,6 +131,9 @@ check_laboratory() {
 }
 
 check_remove() {
+  # Of another user, with a name that is not ASCII, as it is under a package manager that runs in C.
+  local theirs=/home/tester/dätä
+  runuser -u tester -- sh -ec 'mkdir "$1"; mobifs mount ~/store "$1"; echo last >"$1/app/file"' - "$theirs"
   mount "$MOUNT"
   exec 7>"$MOUNT/app/open"
   if apt-get -qq remove -y mobifs >/tmp/apt.log 2>&1; then failed "removed under a mount that is in use"; fi
@@ -113,9 +142,9 @@ check_remove() {
   echo last >&7
   exec 7>&-
   # What depends on it goes with it.
-  apt remove -y mobifs || failed "remove: $(cat /tmp/apt.log)"
-  findmnt "$MOUNT" && failed "the mount is still there"
-  [ "$(cat "$STORE/app/open")" = last ] || failed "a change is lost by removing the package"
+  LC_ALL=C apt remove -y mobifs || failed "remove: $(cat /tmp/apt.log)"
+  findmnt -l -t fuse.mobifs && failed "a mount is still there"
+  [ "$(cat "$STORE/app/open" /home/tester/store/app/file | xargs)" = "last last" ] || failed "a change is lost by removing the package"
   [ ! -e /usr/bin/mobifs ] || failed "the program is still there"
   [ -e /etc/mobifs/mobifs.toml ] || failed "a removed package keeps its configuration"
   say "removed: refused while the mount is in use, then everything is in the store"
@@ -137,6 +166,7 @@ check_install
 check_pages
 check_completions
 check_mount
+check_upgrade
 check_sqlite
 check_laboratory
 check_remove

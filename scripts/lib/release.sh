@@ -1,6 +1,7 @@
 # Builds what packages are made of. To be sourced by a script that stands in the repository's root:
 #
 #   release_build TARGET PROFILE CARGO_ARGUMENT...   binaries in $(release_directory TARGET PROFILE)
+#   release_manuals PROFILE DIRECTORY                manual pages and completions
 #   release_environment                              times and paths that do not depend on this machine
 #
 # The same commit and toolchain make the same bytes, wherever the repository and cargo's home lie.
@@ -53,4 +54,12 @@ release_build() {
   # What builds C (zstd and SQLite, in the laboratory) looks for the compiler of the target.
   env "CARGO_TARGET_${name}_LINKER=$linker" "CARGO_TARGET_${name}_RUSTFLAGS=$(release_flags "$target")" \
     cargo build --profile "$profile" --locked --target "$target" "$@"
+}
+
+# release_manuals PROFILE DIRECTORY: builds what makes the pages, and makes them. It contains the laboratory, so `dev`
+# takes a fraction of the time of `release`, unless the laboratory is built with that profile anyway.
+release_manuals() {
+  [ -n "${BUILT:-}" ] || release_build "$RELEASE_HOST" "$1" -p mobifs-manuals
+  rm -rf "$2"
+  "$(release_directory "$RELEASE_HOST" "${1/dev/debug}")/mobifs-manuals" "$2"
 }
