@@ -190,6 +190,7 @@ impl From<ControlError> for Failure {
             | ControlError::SteeringGone { .. }
             | ControlError::Missing { .. }
             | ControlError::InsideMount { .. }
+            | ControlError::InsideSteered { .. }
             | ControlError::DaemonGone { .. } => Code::NotMounted,
             _ => Code::Failed,
         };

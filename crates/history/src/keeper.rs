@@ -14,7 +14,7 @@ const RETRY: Duration = Duration::from_secs(10);
 /// Which snapshots are taken and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepRules {
-    /// How many and how old; none are taken where the count is 0.
+    /// How many and how old; where the count is 0 none is taken, and none that is there removed.
     pub retention: Retention,
     /// At least so long between two.
     pub interval_min: Duration,
@@ -104,8 +104,26 @@ impl Keeper {
 
     /// Other rules, which hold from the next commit on.
     pub fn set_rules(&mut self, rules: KeepRules) {
-        self.rules = rules;
+        let was_on = std::mem::replace(&mut self.rules, rules).is_on();
         self.next_at = Duration::ZERO;
+        if was_on && !rules.is_on() {
+            tracing::info!(
+                kept = self.kept.len(),
+                "no more snapshots are taken; those that are kept stay until they are deleted"
+            );
+        }
+    }
+
+    /// Looks which snapshots are there: other programs may remove them.
+    pub fn look_what_is_kept(&mut self) {
+        if let Some(Ok(kept)) = self.archive.as_ref().map(Archive::list) {
+            self.kept = oldest_first(&kept, WallTime::now());
+        }
+    }
+
+    /// Whether snapshots are taken.
+    pub const fn is_on(&self) -> bool {
+        self.rules.is_on()
     }
 
     /// Whether a snapshot would be taken after a commit now.
@@ -234,6 +252,7 @@ impl Keeper {
         self.rules.retention.count = 0;
         self.is_due = false;
         self.archive = None;
+        self.kept.clear();
     }
 
     /// Whether the kernel is still giving room back, which is to be looked at again soon.
@@ -241,9 +260,9 @@ impl Keeper {
         self.freeing.is_some()
     }
 
-    /// What is kept, the oldest first; none if nothing is to be kept.
+    /// What is kept, the oldest first; none if nothing is to be kept, and nothing is there.
     pub fn kept(&self) -> Option<&[Snapshot]> {
-        self.rules.is_on().then_some(self.kept.as_slice())
+        (self.rules.is_on() || !self.kept.is_empty()).then_some(self.kept.as_slice())
     }
 
     /// Why the last attempt to take or remove one failed; none: it did not.

@@ -5,16 +5,13 @@
 //! as soon as it has come no more are asked for, until the next commit. So programs that write all
 //! the time pay for one report in each transaction, and a filesystem at rest wakes no one.
 //! Changes of a mapping are not reported; the kernel's own commit interval holds for them.
-#![allow(unsafe_code)]
 
-use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::io::{Errno, read};
+use crate::reports::Reports;
 
 /// What counts as a change.
 const MASK: u64 = libc::FAN_MODIFY
@@ -32,8 +29,7 @@ const PID_AT: usize = 20;
 /// Reports the first change of a filesystem. One thread at a time may arm it and take what it reports.
 #[derive(Debug)]
 pub(crate) struct ChangeWatch {
-    group: OwnedFd,
-    mountpoint: CString,
+    reports: Reports,
     is_armed: AtomicBool,
     own_pid: u32,
 }
@@ -44,19 +40,8 @@ impl ChangeWatch {
     /// # Errors
     /// The kernel or the filesystem has no such reports.
     pub(crate) fn new(mountpoint: &Path) -> io::Result<Self> {
-        let flags =
-            libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_FID;
-        // SAFETY: the call takes no memory.
-        let group = unsafe { libc::fanotify_init(flags, libc::O_RDONLY as libc::c_uint) };
-        if group < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new, and nothing else owns it.
-        let group = unsafe { OwnedFd::from_raw_fd(group) };
-        let mountpoint = CString::new(mountpoint.as_os_str().as_bytes())?;
         let watch = Self {
-            group,
-            mountpoint,
+            reports: Reports::of(mountpoint)?,
             is_armed: AtomicBool::new(false),
             own_pid: std::process::id(),
         };
@@ -70,7 +55,7 @@ impl ChangeWatch {
     /// As [`Self::new`].
     pub(crate) fn arm(&self) -> io::Result<()> {
         if !self.is_armed.load(Ordering::SeqCst) {
-            self.mark(libc::FAN_MARK_ADD)?;
+            self.reports.begin(MASK)?;
             self.is_armed.store(true, Ordering::SeqCst);
         }
         Ok(())
@@ -78,55 +63,28 @@ impl ChangeWatch {
 
     /// Whether a change was reported, by another process than this one. If so, no more are.
     pub(crate) fn take(&self) -> bool {
-        let mut buffer = [0; 16 << 10];
-        if !self.drain(&mut buffer) {
+        if !self.drain() {
             return false;
         }
         if self.is_armed.swap(false, Ordering::SeqCst) {
-            let _removed = self.mark(libc::FAN_MARK_REMOVE);
+            let _removed = self.reports.end(MASK);
         }
         // Those that came meanwhile.
-        self.drain(&mut buffer);
+        self.drain();
         true
     }
 
-    fn drain(&self, buffer: &mut [u8]) -> bool {
+    fn drain(&self) -> bool {
         let mut has_changed = false;
-        loop {
-            match read(&self.group, &mut *buffer) {
-                Ok(0) => return has_changed,
-                Ok(length) => {
-                    has_changed |= has_other(&buffer[..length], self.own_pid);
-                }
-                Err(Errno::INTR) => {}
-                Err(_) => return has_changed,
-            }
-        }
-    }
-
-    fn mark(&self, how: libc::c_uint) -> io::Result<()> {
-        let flags = how | libc::FAN_MARK_FILESYSTEM;
-        // SAFETY: the path ends with a NUL and lives until the call returns.
-        let done = unsafe {
-            libc::fanotify_mark(
-                self.group.as_raw_fd(),
-                flags,
-                MASK,
-                libc::AT_FDCWD,
-                self.mountpoint.as_ptr(),
-            )
-        };
-        if done == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
+        self.reports
+            .drain(|events| has_changed |= has_other(events, self.own_pid));
+        has_changed
     }
 }
 
 impl AsFd for ChangeWatch {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.group.as_fd()
+        self.reports.as_fd()
     }
 }
 

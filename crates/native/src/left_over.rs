@@ -1,13 +1,15 @@
 //! What a daemon that was killed leaves on the machine, beside what it has changed of the filesystem.
 
+use std::fmt;
 use std::io;
+use std::path::{Path, PathBuf};
 
 use mobifs_daemon::control::remove_stale_socket;
 use mobifs_host::{MountEntry, mounts};
 use mobifs_steered::{Device, Directory, PublishError, Registration};
 
-use crate::note::{NoteError, NoteFile};
-use crate::{only, takeover};
+use crate::note::{self, NoteError};
+use crate::{history, only, takeover};
 
 /// What was left cannot be removed.
 #[derive(Debug, thiserror::Error)]
@@ -23,30 +25,118 @@ pub enum LeftOverError {
     Socket(#[from] io::Error),
 }
 
-/// Withdraws what a daemon promised that was killed, so that no program relies on it until it lapses.
-///
-/// # Errors
-/// [`LeftOverError`].
-pub fn withdraw_after_daemon(mount: &MountEntry) -> Result<(), LeftOverError> {
-    let device = Device {
-        major: mount.device_major,
-        minor: mount.device_minor,
-    };
-    Registration::remove_left_over(&Directory::from_environment(), device)?;
-    Ok(())
+/// What daemons that were killed had left and what was removed by now, shown as a list.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct LeftOver {
+    registration: bool,
+    standstill: bool,
+    socket: bool,
+    note: bool,
+    /// Directories with the flag `+j`, which no one has noted any more: of a mount that has ended.
+    marked: Vec<PathBuf>,
 }
 
-/// Removes the control socket of a daemon that was killed, by which the mount would be taken for a
-/// steered one, and notes of earlier mounts with the same device number. To be called when nothing of
-/// this mount is left to restore.
-///
-/// # Errors
-/// [`LeftOverError`].
-pub fn forget_daemon(mount: &MountEntry) -> Result<(), LeftOverError> {
-    let table = mounts()?;
-    for kind in [takeover::NOTE, only::NOTE] {
-        NoteFile::of(mount, kind)?.remove_if_its_mount_has_ended(&table);
+impl LeftOver {
+    /// Nothing was found.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
     }
-    remove_stale_socket(mount)?;
-    Ok(())
+
+    /// Directories of a mount that has ended, steered by themselves, whose files keep the flag `+j`.
+    pub fn marked(&self) -> &[PathBuf] {
+        &self.marked
+    }
+
+    /// Withdraws what a daemon promised that was killed, so that no program relies on it until it
+    /// lapses, and lets apps go on that it has left standing still.
+    ///
+    /// # Errors
+    /// [`LeftOverError`].
+    pub fn withdraw(&mut self, mount: &MountEntry) -> Result<(), LeftOverError> {
+        self.withdraw_from(Device {
+            major: mount.device_major,
+            minor: mount.device_minor,
+        })
+    }
+
+    fn withdraw_from(&mut self, device: Device) -> Result<(), LeftOverError> {
+        let directory = Directory::from_environment();
+        self.standstill |= history::end_standstill_after_daemon(&directory, device);
+        self.registration |= Registration::remove_left_over(&directory, device)?;
+        Ok(())
+    }
+
+    /// Removes the control socket of a daemon that was killed, by which the mount would be taken for a
+    /// steered one, and notes of earlier mounts with the same device number. To be called when nothing
+    /// of this mount is left to restore.
+    ///
+    /// # Errors
+    /// [`LeftOverError`].
+    pub fn forget(&mut self, mount: &MountEntry) -> Result<(), LeftOverError> {
+        let device = Device {
+            major: mount.device_major,
+            minor: mount.device_minor,
+        };
+        self.forget_device(device, &mounts()?)
+    }
+
+    fn forget_device(&mut self, device: Device, table: &[MountEntry]) -> Result<(), LeftOverError> {
+        self.note |= note::remove_of_ended_mount(device, takeover::NOTE, table)?.is_some();
+        if let Some(marked) = note::remove_of_ended_mount(device, only::NOTE, table)? {
+            self.note = true;
+            self.marked.extend(only::noted_directories(marked));
+        }
+        self.socket |= remove_stale_socket(device.major, device.minor)?;
+        Ok(())
+    }
+
+    /// The same, and the promise, for mounts that were at `mountpoint` and have ended, whose device
+    /// numbers no mount has now: that of the next mount there may be another one.
+    ///
+    /// # Errors
+    /// [`LeftOverError`].
+    pub fn forget_ended_mounts_at(&mut self, mountpoint: &Path) -> Result<(), LeftOverError> {
+        let table = mounts()?;
+        let directory = Directory::from_environment();
+        for device in note::devices_noted_at(mountpoint, takeover::NOTE)? {
+            let is_of_another = table.iter().any(|mount| {
+                (mount.device_major, mount.device_minor) == (device.major, device.minor)
+            });
+            // A daemon that lives has its mount where this process does not see it.
+            if is_of_another || directory.find(device).is_some() {
+                continue;
+            }
+            self.withdraw_from(device)?;
+            self.forget_device(device, &table)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for LeftOver {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [
+            (self.registration, "registration"),
+            (self.socket, "control socket"),
+            (self.note, "note of the mount options"),
+            (self.standstill, "standstill of apps"),
+        ];
+        let there = parts.iter().filter(|(is_there, _)| *is_there);
+        let names: Vec<_> = there.map(|(_, name)| *name).collect();
+        formatter.write_str(&names.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_is_listed() {
+        let mut left = LeftOver::default();
+        assert!(left.is_empty() && left.to_string().is_empty());
+        (left.registration, left.note) = (true, true);
+        assert_eq!(left.to_string(), "registration, note of the mount options");
+        assert!(!left.is_empty());
+    }
 }

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use mobifs_host::{MountEntry, runtime_directory};
+use mobifs_steered::Device;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,7 @@ pub struct NoteError {
 pub(crate) struct NoteFile {
     path: PathBuf,
     mount: MountIdentity,
+    mountpoint: PathBuf,
 }
 
 /// Numbers of a mount.
@@ -47,6 +49,9 @@ impl MountIdentity {
 struct Note<T> {
     #[serde(flatten)]
     mount: MountIdentity,
+    /// Where it was mounted; none: the path is no text.
+    #[serde(default)]
+    mountpoint: Option<String>,
     #[serde(flatten)]
     content: T,
 }
@@ -57,17 +62,14 @@ impl NoteFile {
     /// # Errors
     /// There is no runtime directory.
     pub(crate) fn of(mount: &MountEntry, kind: &str) -> Result<Self, NoteError> {
-        let name = format!(
-            "steer-{}-{}{kind}.json",
-            mount.device_major, mount.device_minor
-        );
-        let directory = runtime_directory().map_err(|source| NoteError {
-            file: PathBuf::from(&name),
-            source,
-        })?;
+        let device = Device {
+            major: mount.device_major,
+            minor: mount.device_minor,
+        };
         Ok(Self {
-            path: directory.join(name),
+            path: path_of(device, kind)?,
             mount: MountIdentity::of(mount),
+            mountpoint: mount.mountpoint.clone(),
         })
     }
 
@@ -88,6 +90,7 @@ impl NoteFile {
         };
         let note = Note {
             mount: self.mount,
+            mountpoint: self.mountpoint.to_str().map(str::to_owned),
             content,
         };
         let text = serde_json::to_vec(&note).map_err(|error| failed(error.into()))?;
@@ -96,20 +99,84 @@ impl NoteFile {
         fs::rename(&new, &self.path).map_err(failed)
     }
 
-    /// Removes what was noted of a mount that has ended: with it ended what was to be restored.
-    pub(crate) fn remove_if_its_mount_has_ended(&self, table: &[MountEntry]) {
-        let noted = fs::read(&self.path).ok();
-        let noted = noted.and_then(|text| serde_json::from_slice::<MountIdentity>(&text).ok());
-        let is_it = |mount: &MountEntry| noted == Some(MountIdentity::of(mount));
-        if noted.is_some() && !table.iter().any(is_it) {
-            self.remove();
-        }
-    }
-
     /// Nothing is to be restored any more.
     pub(crate) fn remove(&self) {
         let _removed = fs::remove_file(&self.path);
     }
+}
+
+/// The beginning of the names of notes.
+const PREFIX: &str = "steer-";
+
+/// Where the note of a filesystem is.
+fn path_of(device: Device, kind: &str) -> Result<PathBuf, NoteError> {
+    let name = format!("{PREFIX}{}-{}{kind}.json", device.major, device.minor);
+    match runtime_directory() {
+        Ok(directory) => Ok(directory.join(name)),
+        Err(source) => Err(NoteError {
+            file: PathBuf::from(&name),
+            source,
+        }),
+    }
+}
+
+/// The filesystem of which a file of the runtime directory is the note, by its name.
+fn device_of(name: &str, kind: &str) -> Option<Device> {
+    let name = name.strip_prefix(PREFIX)?.strip_suffix(".json")?;
+    let (major, minor) = name.strip_suffix(kind)?.split_once('-')?;
+    Some(Device {
+        major: major.parse().ok()?,
+        minor: minor.parse().ok()?,
+    })
+}
+
+/// The filesystems of which a mount at this place was noted.
+///
+/// # Errors
+/// The runtime directory cannot be read.
+pub(crate) fn devices_noted_at(mountpoint: &Path, kind: &str) -> Result<Vec<Device>, NoteError> {
+    let failed = |source| NoteError {
+        file: PathBuf::from(PREFIX),
+        source,
+    };
+    let entries = runtime_directory().and_then(fs::read_dir).map_err(failed)?;
+    let is_of_it = |path: &Path| {
+        let text = fs::read(path).unwrap_or_default();
+        let note = serde_json::from_slice::<Note<serde_json::Value>>(&text).ok();
+        let noted = note.and_then(|note| note.mountpoint);
+        noted.is_some_and(|noted| Path::new(&noted) == mountpoint)
+    };
+    let named = entries.flatten().filter_map(|entry| {
+        let device = device_of(entry.file_name().to_str()?, kind)?;
+        Some((device, entry.path()))
+    });
+    let meant = named.filter(|(_, path)| is_of_it(path));
+    Ok(meant.map(|(device, _)| device).collect())
+}
+
+/// Removes what was noted of a mount that has ended, and returns it: with the mount ended what was to
+/// be restored.
+///
+/// # Errors
+/// There is no runtime directory.
+pub(crate) fn remove_of_ended_mount(
+    device: Device,
+    kind: &str,
+    table: &[MountEntry],
+) -> Result<Option<serde_json::Value>, NoteError> {
+    let path = path_of(device, kind)?;
+    let text = fs::read(&path).unwrap_or_default();
+    let noted = serde_json::from_slice::<Note<serde_json::Value>>(&text).ok();
+    let Some(noted) = noted else { return Ok(None) };
+    if table
+        .iter()
+        .any(|mount| noted.mount == MountIdentity::of(mount))
+    {
+        return Ok(None);
+    }
+    let removed = fs::remove_file(&path);
+    removed.map_err(|source| NoteError { file: path, source })?;
+    Ok(Some(noted.content))
 }
 
 /// The number of the mount that is not given again, where the kernel has one.
@@ -139,6 +206,7 @@ mod tests {
                 mount_id,
                 unique_mount_id,
             },
+            mountpoint: "/data".into(),
         };
         let content = Content {
             words: vec!["a".to_owned()],
@@ -152,5 +220,23 @@ mod tests {
         }
         own.remove();
         assert_eq!(own.read::<Content>(), None);
+    }
+
+    #[test]
+    fn a_note_is_known_by_its_name() {
+        let device = Device {
+            major: 7,
+            minor: 12,
+        };
+        assert_eq!(device_of("steer-7-12.json", ""), Some(device));
+        assert_eq!(device_of("steer-7-12-only.json", "-only"), Some(device));
+        for name in [
+            "steer-7-12-only.json",
+            "steer-7.json",
+            "7-12.json",
+            "steer-7-12.new",
+        ] {
+            assert_eq!(device_of(name, ""), None, "{name}");
+        }
     }
 }

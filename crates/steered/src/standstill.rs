@@ -89,12 +89,13 @@ impl Standstill {
         }
     }
 
-    /// Ends what a note says, and removes the note.
-    pub fn end_noted(path: &Path) {
-        if let Some(standstill) = Self::read(path) {
-            standstill.end();
-            let _removed = fs::remove_file(path);
-        }
+    /// Ends what a note says, and removes the note; whether there was one that could be removed.
+    pub fn end_noted(path: &Path) -> bool {
+        let Some(standstill) = Self::read(path) else {
+            return false;
+        };
+        standstill.end();
+        fs::remove_file(path).is_ok()
     }
 
     /// Waits until a group does not stand still any more, because a process that enters it would.
@@ -184,8 +185,8 @@ mod tests {
             directory.list().unwrap().is_empty(),
             "a note is no registration"
         );
-        Standstill::end_noted(&path);
-        assert!(!path.exists());
+        assert!(Standstill::end_noted(&path));
+        assert!(!path.exists() && !Standstill::end_noted(&path));
         fs::write(&path, "soon\n/a").unwrap();
         assert_eq!(Standstill::read(&path), None);
     }

@@ -106,6 +106,9 @@ pub struct HistoryStatus {
     pub last_standstill_ms: Option<u64>,
     /// Why the last attempt to take or remove one failed; none: it did not.
     pub failed: Option<String>,
+    /// None is taken any more, and those that are kept stay until they are deleted.
+    #[serde(default)]
+    pub is_off: bool,
 }
 
 /// All apps of a mount together.

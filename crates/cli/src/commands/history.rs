@@ -102,6 +102,16 @@ impl Place {
     pub(super) fn archive(&self) -> Result<Archive, Failure> {
         let opened = Archive::open(&self.source, Path::new(self.directory));
         opened.map_err(|error| match (error, kind_of(&self.source)) {
+            (ArchiveError::Source { path, source } | ArchiveError::Place { path, source }, _)
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                failed(format!(
+                    "only root can look into the history of {}, because snapshots have files as they were \
+                     before they were removed or hidden: run this as root ({}: {source})",
+                    self.source.display(),
+                    path.display()
+                ))
+            }
             (ArchiveError::Source { path, .. }, Some(kind)) if kind != "btrfs" => failed(format!(
                 "{} has no history: it is {kind}, and only btrfs has snapshots",
                 path.display()

@@ -229,7 +229,12 @@ fn write_native(text: &mut String, status: &Status, native: &NativeStatus) -> st
 }
 
 fn kept(history: &HistoryStatus) -> String {
-    let mut text = match history.kept {
+    let mut text = if history.is_off {
+        "off (keep_count = 0); ".to_owned()
+    } else {
+        String::new()
+    };
+    text += &match history.kept {
         1 => "1 snapshot is kept".to_owned(),
         count => format!("{count} snapshots are kept"),
     };
@@ -487,6 +492,12 @@ mod tests {
             ..HistoryStatus::default()
         };
         assert_eq!(kept(&history), "0 snapshots are kept; FAILED: no\\nroom");
+        history = HistoryStatus {
+            kept: 1,
+            is_off: true,
+            ..HistoryStatus::default()
+        };
+        assert_eq!(kept(&history), "off (keep_count = 0); 1 snapshot is kept");
     }
 
     #[test]

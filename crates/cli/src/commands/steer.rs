@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mobifs_daemon::control::{ControlClient, ControlError, Reply, Request};
@@ -10,11 +10,11 @@ use mobifs_daemon::launch::{Ready, start_in_background};
 use mobifs_daemon::{Code, ConfigText, Failure, logging};
 use mobifs_host::{MountEntry, absolute_without_touching, mount_at};
 use mobifs_native::{
-    Plan, TakeoverError, examine_only, forget_daemon, prepare, restore_after_daemon, serve,
-    unmark_after_daemon, withdraw_after_daemon,
+    Examination, LeftOver, Obstacle, Plan, TakeoverError, examine_only, prepare,
+    restore_after_daemon, serve, unmark_after_daemon,
 };
 
-use super::{AS_LONG_AS_IT_TAKES, print, refuse_under_run, tell, unexpected};
+use super::{AS_LONG_AS_IT_TAKES, print, refuse_under_run, shell_quoted, tell, unexpected};
 use crate::arguments::SteerArguments;
 
 pub(crate) fn run(arguments: &SteerArguments) -> Result<(), Failure> {
@@ -75,56 +75,71 @@ fn words_of_daemon(arguments: &SteerArguments, plan: &Plan) -> io::Result<Vec<Os
     Ok(words)
 }
 
-/// Says whether the filesystem of a directory can be steered, and what is missing.
+/// Says whether the filesystem of a directory can be steered, and what is missing; of one that is
+/// steered, what another configuration would change.
 fn check(arguments: &SteerArguments) -> Result<(), Failure> {
     logging::start(None, "warn")?;
     let config = ConfigText::load(arguments.config.as_deref())?;
     let policy = config.config.rules.policy_of_all();
-    let failed = |error: &dyn std::fmt::Display| Failure::new(Code::Failed, error.to_string());
-    let examination = examine_only(&arguments.mountpoint, &arguments.only, &policy, false)
-        .map_err(|obstacle| failed(&obstacle))?;
-    let mut text = String::new();
-    for obstacle in &examination.obstacles {
-        let sentence = obstacle.to_string();
-        text += &format!("Missing: {sentence}.\n");
-    }
-    for note in &examination.notes {
-        text += &format!("{note}\n");
-    }
-    let history = examination.mount.as_ref();
-    let history =
-        history.and_then(|mount| mobifs_native::history::check(mount, &config.config.history));
-    text.extend(history.map(|note| format!("{note}\n")));
-    let mountpoint = examination.mount.map(|mount| mount.mountpoint);
-    let mountpoint = mountpoint.unwrap_or_else(|| arguments.mountpoint.clone());
-    let shown = mountpoint.display();
-    let is_possible = examination.obstacles.is_empty();
-    let steered = mount_at(&mountpoint).ok().flatten();
-    if steered
-        .as_ref()
-        .and_then(mobifs_native::is_steered)
-        .is_some()
-    {
+    let found = examine_only(&arguments.mountpoint, &arguments.only, &policy, false)
+        .map_err(|obstacle| Failure::new(Code::Failed, obstacle.to_string()))?;
+    let is_missing = |obstacle: &&Obstacle| !matches!(obstacle, Obstacle::AlreadySteered { .. });
+    let missing: Vec<_> = found.obstacles.iter().filter(is_missing).collect();
+    let is_steered = missing.len() < found.obstacles.len();
+    let mountpoint = found.mount.as_ref().map(|mount| &mount.mountpoint);
+    let shown = mountpoint.unwrap_or(&arguments.mountpoint).display();
+    let steered = format!("{shown} is steered already: `mobifs status {shown}`");
+    if is_steered && arguments.config.is_none() {
         return print(&format!(
-            "{shown} is steered already: `mobifs status {shown}`.\n"
+            "{steered}; with --config FILE this command says what another configuration would change.\n"
         ));
     }
-    if is_possible {
-        let only: String = examination
-            .only
-            .iter()
-            .map(|directory| format!("--only {} ", directory.display()))
-            .collect();
-        text += &format!("{shown} can be steered: `mobifs steer {only}{shown}`.\n");
+    let mut lines: Vec<_> = missing
+        .iter()
+        .map(|one| format!("Missing: {one}."))
+        .collect();
+    lines.extend(found.notes.iter().cloned());
+    let rules = &config.config.history;
+    let mount = found.mount.as_ref();
+    lines.extend(mount.and_then(|mount| mobifs_native::history::check(mount, rules)));
+    if is_steered {
+        lines.push(format!("{steered}."));
     }
-    print(&text)?;
+    let is_possible = missing.is_empty();
+    if is_possible {
+        let shown = shown.to_string();
+        lines.push(how_to_go_on(arguments, &found, &shown, is_steered));
+    }
+    print(&(lines.join("\n") + "\n"))?;
     if is_possible {
         return Ok(());
     }
-    Err(Failure::new(
-        Code::Failed,
-        format!("{shown} cannot be steered as it is"),
-    ))
+    let message = if is_steered {
+        format!("{shown} cannot be steered as this configuration wants it")
+    } else {
+        format!("{shown} cannot be steered as it is")
+    };
+    Err(Failure::new(Code::Failed, message))
+}
+
+/// The command that does what was looked at.
+fn how_to_go_on(
+    arguments: &SteerArguments,
+    found: &Examination,
+    shown: &str,
+    is_steered: bool,
+) -> String {
+    if let Some(config) = arguments.config.as_ref().filter(|_| is_steered) {
+        let config = shell_quoted(&config.display().to_string());
+        return format!(
+            "`mobifs reload --config {config} {shown}` puts this configuration in force."
+        );
+    }
+    let only = found.only.iter();
+    let only: String = only
+        .map(|directory| format!("--only {} ", directory.display()))
+        .collect();
+    format!("{shown} can be steered: `mobifs steer {only}{shown}`.")
 }
 
 /// How often, and after which pause, a daemon that has begun to steer and does not answer yet is
@@ -138,9 +153,16 @@ fn stop(mountpoint: &Path) -> Result<(), Failure> {
     let mut client = loop {
         match ControlClient::connect(mountpoint) {
             Ok(client) => break client,
-            Err(ControlError::SteeringGone { .. } | ControlError::NotMounted { .. }) => {
+            // Also where another program has unmounted it: what the daemon has left is there.
+            Err(
+                error @ (ControlError::SteeringGone { .. }
+                | ControlError::NotMounted { .. }
+                | ControlError::InsideMount { .. }
+                | ControlError::InsideSteered { .. }
+                | ControlError::Missing { .. }),
+            ) => {
                 if !is_steered(mountpoint)? {
-                    return restore(mountpoint);
+                    return restore(mountpoint, error);
                 }
             }
             Err(error) => return Err(error.into()),
@@ -164,14 +186,14 @@ fn stop(mountpoint: &Path) -> Result<(), Failure> {
         Ok(Reply::Error { kind, message }) => Err(Failure::new(kind.into(), message)),
         Ok(other) => Err(unexpected(&other)),
         // It was killed before this, or is while it answers: its lock goes a moment later.
-        Err(ControlError::SteeringGone { .. }) => {
+        Err(error @ ControlError::SteeringGone { .. }) => {
             for _ in 0..START_TRIES {
                 if !is_steered(mountpoint)? {
                     break;
                 }
                 std::thread::sleep(START_PAUSE);
             }
-            restore(mountpoint)
+            restore(mountpoint, error)
         }
         Err(error) => Err(error.into()),
     }
@@ -180,33 +202,75 @@ fn stop(mountpoint: &Path) -> Result<(), Failure> {
 /// Whether a daemon lives that steers the filesystem.
 fn is_steered(mountpoint: &Path) -> Result<bool, Failure> {
     let mount = mount_of(mountpoint)?;
-    Ok(mobifs_native::is_steered(&mount).is_some())
+    Ok(mount.is_some_and(|mount| mobifs_native::is_steered(&mount).is_some()))
 }
 
-/// Restores what a daemon has left that was killed.
-fn restore(mountpoint: &Path) -> Result<(), Failure> {
+/// Restores what a daemon has left that was killed, and says what that was. `unasked`: why no daemon
+/// could be asked.
+fn restore(mountpoint: &Path, unasked: ControlError) -> Result<(), Failure> {
     let mount = mount_of(mountpoint)?;
-    mobifs_native::history::end_standstill_after_daemon(&mount);
-    withdraw_after_daemon(&mount)?;
-    let restored = restore_after_daemon(&mount);
-    // One that could not be restored is still known by the socket, to be tried again.
-    if restored.is_ok() {
-        unmark_after_daemon(&mount)?;
+    let mut left = LeftOver::default();
+    let is_restored = match &mount {
+        Some(mount) => restore_mount(mount, &mut left)?,
+        None => false,
+    };
+    left.forget_ended_mounts_at(&absolute(mountpoint)?)?;
+    let path = mountpoint.display();
+    if !is_restored && left.is_empty() {
+        return Err(match (mount, unasked) {
+            (Some(mount), _) => TakeoverError::NotSteered {
+                path: mount.mountpoint,
+            }
+            .into(),
+            (None, ControlError::NotMounted { .. }) => {
+                Failure::new(Code::NotMounted, format!("{path} is not a mount point"))
+            }
+            (None, unasked) => unasked.into(),
+        });
     }
-    if matches!(restored, Ok(()) | Err(TakeoverError::NotSteered { .. })) {
-        forget_daemon(&mount)?;
+    let options = match mount {
+        Some(_) if is_restored => "its mount options are restored",
+        Some(_) => "it has noted no options of this mount to restore",
+        None => "nothing is mounted there now",
+    };
+    let mut sentence = format!("the daemon that steered {path} is gone; {options}");
+    if !left.is_empty() {
+        sentence += &format!(", and what it had left is removed: {left}");
     }
-    Ok(restored?)
+    tell(&sentence);
+    for directory in left.marked() {
+        tell(&format!(
+            "files in {} may still have the flag `+j`: steer it once more with --only, and stop that",
+            directory.display()
+        ));
+    }
+    Ok(())
 }
 
-fn mount_of(mountpoint: &Path) -> Result<MountEntry, Failure> {
-    let failed = |error: io::Error| {
-        let path = mountpoint.display();
-        Failure::new(Code::Failed, format!("cannot examine {path}: {error}"))
-    };
-    let absolute = absolute_without_touching(mountpoint).map_err(failed)?;
-    mount_at(&absolute).map_err(failed)?.ok_or_else(|| {
-        let path = mountpoint.display();
-        Failure::new(Code::NotMounted, format!("{path} is not a mount point"))
-    })
+/// The same of the mount that is there; whether its options were to be restored.
+fn restore_mount(mount: &MountEntry, left: &mut LeftOver) -> Result<bool, Failure> {
+    left.withdraw(mount)?;
+    let restored = restore_after_daemon(mount);
+    // One that could not be restored is still known by the socket, to be tried again.
+    match &restored {
+        Ok(()) => unmark_after_daemon(mount)?,
+        Err(TakeoverError::NotSteered { .. }) => {}
+        Err(_) => return restored.map(|()| true).map_err(Failure::from),
+    }
+    left.forget(mount)?;
+    Ok(restored.is_ok())
+}
+
+fn absolute(mountpoint: &Path) -> Result<PathBuf, Failure> {
+    absolute_without_touching(mountpoint).map_err(|error| cannot_examine(mountpoint, &error))
+}
+
+/// The mount at a place, if there is one.
+fn mount_of(mountpoint: &Path) -> Result<Option<MountEntry>, Failure> {
+    mount_at(&absolute(mountpoint)?).map_err(|error| cannot_examine(mountpoint, &error))
+}
+
+fn cannot_examine(mountpoint: &Path, error: &io::Error) -> Failure {
+    let path = mountpoint.display();
+    Failure::new(Code::Failed, format!("cannot examine {path}: {error}"))
 }

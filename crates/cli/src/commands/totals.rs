@@ -33,7 +33,9 @@ fn days_of(place: &Path) -> Result<Vec<DayTotals>, Failure> {
             Reply::Totals { days } => Ok(days),
             other => Err(unexpected(&other)),
         },
-        Err(error @ ControlError::NotMounted { .. }) if place.join(".mobifs").is_dir() => {
+        Err(error @ (ControlError::NotMounted { .. } | ControlError::InsideSteered { .. }))
+            if place.join(".mobifs").is_dir() =>
+        {
             match read_totals(place) {
                 Ok(days) => Ok(days),
                 Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),

@@ -63,7 +63,7 @@ fn other_filesystems_are_for_mounts() {
     };
     for (made, native, needle) in [
         (ordered, "needs", "data=ordered"),
-        (BTRFS, "not_here", "not one point in time"),
+        (BTRFS, "possible", "calls for durability wait as ever"),
     ] {
         let Some(disk) = Disk::new(made) else {
             continue;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::fixture::{Fixture, fails, message, mobifs, needs_mounts, succeeds, wait_until};
-use crate::steer::history::history;
+use crate::steer::history::{Kept, history};
 use crate::steer::{BTRFS, unmount};
 
 /// A store that is a subvolume, mounted with this history.
@@ -79,6 +79,14 @@ fn applied_states_of_a_store_are_kept_and_restored() {
     succeeds(&mobifs(&["check"], &fixture.store));
     let kept = history(&fixture.store);
     assert_eq!(kept.len(), 3);
+    // A mount without a history takes none, and none away.
+    let times = |kept: Vec<Kept>| -> Vec<String> { kept.into_iter().map(|one| one.time).collect() };
+    let before = times(kept);
+    fixture.mount(&[]);
+    fs::write(fixture.mountpoint.join("later"), "later").unwrap();
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    succeeds(&mobifs(&["umount"], &fixture.mountpoint));
+    assert_eq!(times(history(&fixture.store)), before);
     let whole = fixture.path("whole");
     let words = ["restore", "--at", "-0s", "--to", whole.to_str().unwrap()];
     succeeds(&mobifs(&words, &fixture.store));

@@ -51,6 +51,17 @@ pub enum ControlError {
         /// The mount point.
         mount: PathBuf,
     },
+    /// The path lies in a steered filesystem.
+    #[error(
+        "{path} lies in the steered filesystem that is mounted at {mount}: name that",
+        path = path.display(), mount = mount.display()
+    )]
+    InsideSteered {
+        /// The path.
+        path: PathBuf,
+        /// The mount point.
+        mount: PathBuf,
+    },
     /// The mount's daemon does not run any more.
     #[error(
         "the daemon of the mount {path} is gone; `mobifs umount {path}` takes the mount away",
@@ -187,10 +198,19 @@ fn is_steered(mount: &MountEntry) -> bool {
 /// daemon may be dead.
 fn why_not_mounted(path: PathBuf, table: &[MountEntry]) -> ControlError {
     match mount_around(&path, table) {
-        Some(mount) if mount.mountpoint != path && is_ours(mount) => ControlError::InsideMount {
-            path,
-            mount: mount.mountpoint.clone(),
-        },
+        Some(mount) if mount.mountpoint != path && mount.has_subtype("mobifs") => {
+            ControlError::InsideMount {
+                path,
+                mount: mount.mountpoint.clone(),
+            }
+        }
+        // One whose daemon was killed is known by its socket, and others than root by its registration.
+        Some(mount) if mount.mountpoint != path && (is_ours(mount) || is_steered(mount)) => {
+            ControlError::InsideSteered {
+                path,
+                mount: mount.mountpoint.clone(),
+            }
+        }
         Some(mount) if mount.is_fuse() => ControlError::NotMounted { path },
         // Sockets of root are not shown to others.
         Some(mount) if mount.mountpoint == path && !is_root() && is_steered(mount) => {

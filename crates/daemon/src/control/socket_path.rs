@@ -7,7 +7,12 @@ use mobifs_host::{MountEntry, runtime_directories_of};
 /// Name of the socket of a mount: its device number, which no other mount of the
 /// machine has at the same time.
 pub(crate) fn socket_name(mount: &MountEntry) -> String {
-    format!("{}-{}.sock", mount.device_major, mount.device_minor)
+    socket_name_of(mount.device_major, mount.device_minor)
+}
+
+/// The same by the number.
+pub(crate) fn socket_name_of(major: u32, minor: u32) -> String {
+    format!("{major}-{minor}.sock")
 }
 
 /// Where the socket of a mount may be.

@@ -5,11 +5,11 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
-use mobifs_host::{DirectoryLock, MountEntry, mounts, runtime_directory};
+use mobifs_host::{DirectoryLock, mounts, runtime_directory};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use super::socket_path::socket_name;
+use super::socket_path::socket_name_of;
 
 /// What a socket in the runtime directory is for, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,23 +71,22 @@ pub fn remove_stale_sockets(directory: &Path) -> io::Result<usize> {
     Ok(removed)
 }
 
-/// Removes the socket of a mount that stays in the tree without a daemon, if no process listens to
-/// it: that of a filesystem of the kernel which is no longer steered.
+/// Removes the socket for a device number, also if a mount that has it stays in the tree without a
+/// daemon, if no process listens to it: that of a filesystem of the kernel which is no longer steered.
+/// Whether there was one.
 ///
 /// # Errors
 /// If the runtime directory cannot be used, or the socket not be removed.
-pub fn remove_stale_socket(mount: &MountEntry) -> io::Result<()> {
+pub fn remove_stale_socket(major: u32, minor: u32) -> io::Result<bool> {
     let directory = runtime_directory()?;
-    let path = directory.join(socket_name(mount));
-    let purpose = Purpose::Control {
-        major: mount.device_major,
-        minor: mount.device_minor,
-    };
+    let path = directory.join(socket_name_of(major, minor));
+    let purpose = Purpose::Control { major, minor };
     let _alone = DirectoryLock::acquire(&directory)?;
-    if is_own(path.symlink_metadata()) && is_stale(&path, purpose) {
+    let is_left = is_own(path.symlink_metadata()) && is_stale(&path, purpose);
+    if is_left {
         std::fs::remove_file(&path)?;
     }
-    Ok(())
+    Ok(is_left)
 }
 
 fn is_own_socket(entry: &DirEntry) -> bool {
@@ -114,6 +113,7 @@ mod tests {
     use std::os::unix::net::{UnixDatagram, UnixListener};
 
     use super::*;
+    use crate::control::socket_path::socket_name;
 
     /// Found by hand: each supervisor and daemon that was killed left its socket for ever.
     #[test]

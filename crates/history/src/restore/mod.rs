@@ -11,8 +11,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags, fgetxattr, flock, fremovexattr,
-    fsetxattr, fstat, open, openat, renameat_with, statat, syncfs,
+    AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags, fgetxattr, flock,
+    fremovexattr, fsetxattr, fstat, open, openat, renameat_with, statat, syncfs,
 };
 use rustix::io::Errno;
 
@@ -33,6 +33,18 @@ pub enum RestoreError {
     Missing {
         /// The directory, relative to the mount.
         path: PathBuf,
+    },
+    /// It is a file.
+    #[error(
+        "{path} is a file in the snapshot, and only directories are restored: copy it from {copy}, as by \
+         `cp -a`, or restore the directory that it lies in",
+        path = path.display(), copy = copy.display()
+    )]
+    NotDirectory {
+        /// The file, relative to the mount.
+        path: PathBuf,
+        /// The file in the snapshot.
+        copy: PathBuf,
     },
     /// It is not in the snapshot, which ends at its border.
     #[error(
@@ -256,9 +268,17 @@ fn open_source(snapshot: &Path, name: Option<&Path>) -> Result<OwnedFd, RestoreE
         return Ok(directory);
     };
     // No symbolic link on the way leads out of the snapshot.
-    for part in checked_name(name)? {
+    let mut parts = checked_name(name)?.iter();
+    while let Some(part) = parts.next() {
+        let is_last = parts.as_path().as_os_str().is_empty();
         directory =
             openat(&directory, part, flags, Mode::empty()).map_err(|errno| match errno {
+                Errno::NOTDIR if is_last && is_file(&directory, part) => {
+                    RestoreError::NotDirectory {
+                        path: name.to_owned(),
+                        copy: snapshot.join(name),
+                    }
+                }
                 Errno::NOENT | Errno::NOTDIR | Errno::LOOP => RestoreError::Missing {
                     path: name.to_owned(),
                 },
@@ -273,6 +293,11 @@ fn open_source(snapshot: &Path, name: Option<&Path>) -> Result<OwnedFd, RestoreE
         }
     }
     Ok(directory)
+}
+
+fn is_file(directory: &OwnedFd, name: &OsStr) -> bool {
+    let about = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+    about.is_ok_and(|about| FileType::from_raw_mode(about.st_mode) == FileType::RegularFile)
 }
 
 /// Where a copy is made.
@@ -465,6 +490,30 @@ mod tests {
             );
         }
         assert!(!base.path().join("to").exists());
+    }
+
+    /// "The snapshot has no directory" was said of a file that it has.
+    #[test]
+    fn a_file_is_said_to_be_one() {
+        let base = tempfile::tempdir().unwrap();
+        let snapshot = base.path().join("snapshot");
+        fs::create_dir_all(snapshot.join("a")).unwrap();
+        fs::write(snapshot.join("a/file"), "content").unwrap();
+        let restored = |name: &str| {
+            let to = base.path().join("to");
+            copy_to(&snapshot, Some(Path::new(name)), &to, None).unwrap_err()
+        };
+        let error = restored("a/file");
+        let copy = snapshot.join("a/file").display().to_string();
+        assert!(
+            matches!(error, RestoreError::NotDirectory { .. }),
+            "{error}"
+        );
+        assert!(error.to_string().contains(&copy), "{error}");
+        assert!(matches!(
+            restored("a/file/inner"),
+            RestoreError::Missing { .. }
+        ));
     }
 
     #[test]

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use mobifs_engine::{AppPolicy, TransactioningName};
 use mobifs_host::{MountEntry, mount_around, mounts};
-use mobifs_steered::{Device, Directory, Steered};
+use mobifs_steered::{Device, Directory, Scope, Steered};
 use mobifs_volume::bytes;
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::filesystem::{Ext4, Filesystem, NO_COW};
+use crate::filesystem::{Ext4, Filesystem, NO_COW, Settings};
 use crate::mount_options::MountOptions;
 use crate::only;
 use crate::takeover::ORDER_NOTE;
@@ -119,12 +119,16 @@ pub fn examine_only(
     let (Some(mount), Some(filesystem)) = (&found.mount, &found.filesystem) else {
         return Ok(found);
     };
-    if directories.is_empty() {
+    if directories.is_empty() && !is_steered_in_part(mount) {
         return Ok(found);
     }
     // That the journal has no content of other files is what is wanted.
     let is_other = |obstacle: &Obstacle| !matches!(obstacle, Obstacle::DataMode { .. });
     found.obstacles.retain(is_other);
+    if directories.is_empty() {
+        found.notes.retain(|note| note != TWICE_NOTE);
+        return Ok(found);
+    }
     let looked = only::examine(mount, filesystem, directories);
     let (obstacles, places) = looked.map_err(|error| Obstacle::Unreadable {
         path: path.to_owned(),
@@ -177,22 +181,10 @@ impl Looked<'_> {
         if !is_permitted() {
             obstacles.push(Obstacle::NotPermitted { path: self.path() });
         }
-        // While a daemon steers it, what there is now is not what it restores.
-        let is_steered = registration(self.mount).is_some();
-        let before = filesystem.settings(self.mount.id)?;
-        if let (Some(before), Ok(interval_s)) = (before.filter(|_| !is_steered), interval_s) {
-            let wanted = filesystem.wanted(interval_s);
-            let changes = wanted.changes(&before);
-            let shown: Vec<_> = changes.iter().map(ToString::to_string).collect();
-            examination.notes.push(if shown.is_empty() {
-                "The mount options are as steering wants them.".to_owned()
-            } else {
-                format!(
-                    "Steering sets the mount options {} and restores {} when it stops.",
-                    shown.join(","),
-                    before.shown().join(",")
-                )
-            });
+        let now = filesystem.settings(self.mount.id)?;
+        if let (Some(now), Ok(interval_s)) = (now, interval_s) {
+            let note = self.changes_of_options(&filesystem.wanted(interval_s), &now);
+            examination.notes.push(note);
         }
         if self.policy.transactioning.name == TransactioningName::Tpl {
             examination.notes.push(
@@ -203,6 +195,22 @@ impl Looked<'_> {
         }
         self.note_other_mounts(examination);
         Ok(())
+    }
+
+    fn changes_of_options(&self, wanted: &Settings, now: &Settings) -> String {
+        let changes = wanted.changes(now);
+        let changes: Vec<_> = changes.iter().map(ToString::to_string).collect();
+        let (changes, now) = (changes.join(","), now.shown().join(","));
+        // While a daemon steers it, what there is now is not what it restores.
+        match (changes.is_empty(), registration(self.mount).is_some()) {
+            (true, _) => "The mount options are as steering wants them.".to_owned(),
+            (false, true) => format!(
+                "With this configuration steering sets the mount options {changes}; now they are {now}."
+            ),
+            (false, false) => format!(
+                "Steering sets the mount options {changes} and restores {now} when it stops."
+            ),
+        }
     }
 
     fn breaking_option(&self, filesystem: &Filesystem) -> io::Result<Option<Obstacle>> {
@@ -388,6 +396,11 @@ fn registration(mount: &MountEntry) -> Option<Steered> {
         minor: mount.device_minor,
     };
     Directory::from_environment().find(device)
+}
+
+/// Whether a daemon steers some of its directories alone.
+fn is_steered_in_part(mount: &MountEntry) -> bool {
+    registration(mount).is_some_and(|steered| steered.record().scope() == Scope::JournalledFiles)
 }
 
 fn is_permitted() -> bool {

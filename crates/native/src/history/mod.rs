@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mobifs_base::MonotonicNs;
-use mobifs_history::{Done, KeepRules, Retention, Subvolume};
+use mobifs_history::{Archive, Done, KeepRules, Retention, Subvolume};
 use mobifs_host::MountEntry;
 use mobifs_steered::{Device, Directory, Standstill};
 use mobifs_volume::{HistoryRules, HistoryStatus};
@@ -67,6 +67,11 @@ impl Keeper {
         self.keeper.is_freeing()
     }
 
+    /// Looks which snapshots are there: other programs may remove them.
+    pub(crate) fn look_what_is_kept(&mut self) {
+        self.keeper.look_what_is_kept();
+    }
+
     /// For the status; none if there is no history.
     pub(crate) fn status(&self) -> Option<HistoryStatus> {
         let kept = self.keeper.kept()?;
@@ -77,6 +82,7 @@ impl Keeper {
             last_is_exact: last.map(|last| last.is_exact),
             last_standstill_ms: self.pause.last_ms(),
             failed: self.keeper.failed().map(str::to_owned),
+            is_off: !self.keeper.is_on(),
         })
     }
 }
@@ -100,15 +106,15 @@ fn note_of(mount: &MountEntry) -> PathBuf {
     Standstill::path(&Directory::from_environment(), device)
 }
 
-/// Lets apps go on that a daemon of this filesystem has left standing still.
-pub fn end_standstill_after_daemon(mount: &MountEntry) {
-    Standstill::end_noted(&note_of(mount));
+/// Lets apps go on that a daemon of this filesystem has left standing still; whether there were any.
+pub(crate) fn end_standstill_after_daemon(directory: &Directory, device: Device) -> bool {
+    Standstill::end_noted(&Standstill::path(directory, device))
 }
 
 /// What `mobifs steer --check` says about a history of the filesystem that is mounted there.
 pub fn check(mount: &MountEntry, rules: &HistoryRules) -> Option<String> {
     if !rules.is_on() {
-        return None;
+        return kept_without_rules(mount);
     }
     if mount.kind != "btrfs" {
         return Some(format!(
@@ -128,6 +134,19 @@ pub fn check(mount: &MountEntry, rules: &HistoryRules) -> Option<String> {
         format!(
             "Snapshots of the history do not have what lies in nested subvolumes: {}.",
             others.join(", ")
+        )
+    })
+}
+
+/// Snapshots of an earlier configuration, which nothing removes.
+fn kept_without_rules(mount: &MountEntry) -> Option<String> {
+    let archive = Archive::open(&mount.mountpoint, Path::new(DIRECTORY)).ok()?;
+    let count = archive.list().ok()?.len();
+    let place = archive.path().display();
+    (count > 0).then(|| {
+        format!(
+            "The history is off (keep_count = 0), and the snapshots that were taken before ({count}) stay \
+             until they are deleted (`btrfs subvolume delete {place}/*`)."
         )
     })
 }

@@ -279,6 +279,11 @@ pub fn unmark_after_daemon(mount: &MountEntry) -> Result<(), OnlyError> {
     Ok(())
 }
 
+/// The directories in what was noted.
+pub(crate) fn noted_directories(content: serde_json::Value) -> Vec<PathBuf> {
+    serde_json::from_value::<Note>(content).map_or_else(|_| Vec::new(), |note| note.directories)
+}
+
 fn undo(directories: &[PathBuf]) -> Result<(), OnlyError> {
     let mut failed = None;
     for path in directories {

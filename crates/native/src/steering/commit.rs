@@ -9,7 +9,7 @@ use crate::only::Only;
 use crate::takeover::Difference;
 
 /// After a commit that failed, the next one is tried so much later, in nanoseconds.
-const RETRY_NS: u64 = 5_000_000_000;
+pub(super) const RETRY_NS: u64 = 5_000_000_000;
 /// Committing less than this does not help against memory pressure.
 const RELIEF_PAGES_MIN: u64 = 256;
 

@@ -4,6 +4,7 @@ use mobifs_base::MonotonicNs;
 use mobifs_history::Done;
 use mobifs_host::MountEntry;
 use mobifs_volume::{Config, HistoryRules};
+use parking_lot::Mutex;
 
 use super::Steering;
 use crate::filesystem::Filesystem;
@@ -47,6 +48,15 @@ impl Steering {
         let history = self.history.as_ref()?;
         let is_freeing = history.lock().is_freeing();
         is_freeing.then(|| MonotonicNs(now.0.saturating_add(LOOK_NS)))
+    }
+
+    /// For the status. Not while a snapshot is taken, for which a status does not wait.
+    pub(super) fn look_at_kept(&self) {
+        let Some(mut keeper) = self.history.as_ref().and_then(Mutex::try_lock) else {
+            return;
+        };
+        keeper.look_what_is_kept();
+        self.state.lock().history = keeper.status();
     }
 
     fn with_history(&self, work: impl FnOnce(&mut Keeper) -> Done) {

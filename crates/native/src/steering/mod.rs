@@ -21,6 +21,7 @@ use rustix::io::Errno;
 
 use crate::changes::ChangeWatch;
 use crate::counters::DirtiedCounter;
+use crate::errors::ErrorWatch;
 use crate::filesystem::{Committer, Filesystem};
 use crate::history::Keeper;
 use crate::only::{Only, OnlyError};
@@ -74,6 +75,8 @@ pub struct Steering {
     filesystem: Filesystem,
     /// None: the kernel reports no changes, so there always may be some.
     changes: Option<ChangeWatch>,
+    /// None: the kernel reports no errors, which are then found by looking.
+    errors: Option<ErrorWatch>,
     dirtied: DirtiedCounter,
     largest_transaction_bytes: Option<u64>,
     /// Written to wake the thread that runs it.
@@ -116,13 +119,8 @@ impl Steering {
         let mut promise = Promise::claim(device, scope)?;
         let committer =
             Committer::open(filesystem, &mount.mountpoint).map_err(|errno| failed(errno.into()))?;
-        let changes = match ChangeWatch::new(&mount.mountpoint) {
-            Ok(changes) => Some(changes),
-            Err(error) => {
-                tracing::info!(%error, "the kernel reports no changes of this filesystem");
-                None
-            }
-        };
+        let changes = if_reported("changes", ChangeWatch::new(&mount.mountpoint));
+        let errors = if_reported("errors", ErrorWatch::new(&mount.mountpoint));
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = wake.map_err(|errno| failed(errno.into()))?;
         let dirtied = DirtiedCounter::open(filesystem.writeback_name().as_deref());
@@ -155,6 +153,7 @@ impl Steering {
             mount: mount.clone(),
             filesystem: filesystem.clone(),
             changes,
+            errors,
             dirtied,
             largest_transaction_bytes: filesystem.largest_transaction_bytes(),
             wake,
@@ -203,4 +202,12 @@ impl Steering {
     fn wake(&self) {
         let _woken = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
+}
+
+/// What the kernel reports of the filesystem; none: it does not, and it is found by looking.
+fn if_reported<T>(what: &str, watch: io::Result<T>) -> Option<T> {
+    let said = |error: &io::Error| {
+        tracing::info!(%error, "the kernel reports no {what} of this filesystem");
+    };
+    watch.inspect_err(said).ok()
 }

@@ -18,6 +18,7 @@ impl Steering {
         if let Some(alone) = self.committer.try_lock() {
             self.observe_alone(&alone);
         }
+        self.look_at_kept();
         // A change that was reported here is not reported to the thread that runs it.
         if self.state.lock().observed.observed().is_some() {
             self.wake();

@@ -10,7 +10,9 @@ use mobifs_steered::VALID_S;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use super::commit::RETRY_NS;
 use super::{State, Steering, SteeringError};
+use crate::errors::ErrorWatch;
 
 /// While something is uncommitted, what was written is looked at this often: for limits of
 /// staleness, pauses, and commits of the kernel's own. In nanoseconds.
@@ -19,6 +21,10 @@ const LOOK_NS: u64 = 1_000_000_000;
 const LOOK_BLIND_NS: u64 = 5_000_000_000;
 /// The promise is renewed this often, as also a filesystem at rest is steered. In nanoseconds.
 const RENEW_NS: u64 = VALID_S as u64 * 1_000_000_000 / 3;
+/// The kernel reports an error of the filesystem before it acts on it. Afterwards the mount options are
+/// looked at this often, and so long. In nanoseconds.
+const LOOK_AFTER_ERROR_NS: u64 = 50_000_000;
+const AFTER_ERROR_NS: u64 = 1_000_000_000;
 /// At least so long between two looks.
 const LOOK_MIN: Duration = Duration::from_millis(10);
 
@@ -33,12 +39,22 @@ impl Steering {
             source,
         };
         let mounts = File::open("/proc/self/mountinfo").map_err(failed)?;
+        let mut looks_often_until = None;
         while !self.state.lock().has_ended {
+            let now = Self::moment().now;
+            if self.has_met_error(now) {
+                looks_often_until = Some(MonotonicNs(now.0.saturating_add(AFTER_ERROR_NS)));
+            }
+            looks_often_until = looks_often_until.filter(|until| now < *until);
             let until = self.look();
             let history_at = self.look_at_history();
-            let until = [until, history_at].into_iter().flatten().min();
+            let often = looks_often_until.map(|_| now.0.saturating_add(LOOK_AFTER_ERROR_NS));
+            let moments = [until, history_at, often.map(MonotonicNs)];
+            let until = moments.into_iter().flatten().min();
             self.state.lock().promise.renew();
-            self.wait(&mounts, until)
+            // A program that meets the same error again and again does not wake this thread each time.
+            let errors = self.errors.as_ref().filter(|_| often.is_none());
+            self.wait(&mounts, errors, until)
                 .map_err(|errno| failed(errno.into()))?;
             // A remount need not show in the table's changes, and while something is uncommitted
             // this thread wakes every second.
@@ -46,6 +62,28 @@ impl Steering {
         }
         self.state.lock().promise.end();
         Ok(())
+    }
+
+    /// Whether the kernel has reported an error of the filesystem. If so the promise is withdrawn until
+    /// a commit succeeds: then the filesystem goes on in spite of the error.
+    fn has_met_error(&self, now: MonotonicNs) -> bool {
+        if !self.errors.as_ref().is_some_and(ErrorWatch::take) {
+            return false;
+        }
+        let mut state = self.state.lock();
+        if state.promise.failed.is_none() {
+            tracing::error!(
+                "the kernel has reported an error of the filesystem: the promise is withdrawn until a \
+                 commit succeeds"
+            );
+            let why = "the kernel has reported an error of the filesystem (its log says which), and no \
+                       commit has succeeded since then";
+            state.promise.failed = Some(why.to_owned());
+            state.promise.update();
+        }
+        let retry_at = MonotonicNs(now.0.saturating_add(RETRY_NS));
+        state.retry_at.get_or_insert(retry_at);
+        true
     }
 
     /// Commits what is due; when to look again if nothing happens.
@@ -122,7 +160,12 @@ impl Steering {
             && mobifs_volume::bytes(pages) > largest / 4 * 3
     }
 
-    fn wait(&self, mounts: &File, until: Option<MonotonicNs>) -> Result<(), Errno> {
+    fn wait(
+        &self,
+        mounts: &File,
+        errors: Option<&ErrorWatch>,
+        until: Option<MonotonicNs>,
+    ) -> Result<(), Errno> {
         let rest = until.map(|until| until.0.saturating_sub(Self::moment().now.0));
         let timeout = Duration::from_nanos(rest.map_or(RENEW_NS, |rest| rest.min(RENEW_NS)));
         let timeout = timeout.max(LOOK_MIN);
@@ -136,6 +179,7 @@ impl Steering {
         ];
         let changes = self.changes.as_ref();
         descriptors.extend(changes.map(|changes| PollFd::new(changes, PollFlags::IN)));
+        descriptors.extend(errors.map(|errors| PollFd::new(errors, PollFlags::IN)));
         match poll(&mut descriptors, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),

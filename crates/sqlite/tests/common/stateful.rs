@@ -172,8 +172,16 @@ impl<'a> World<'a> {
                 || (answer.code == NOTADB && is_foreign && is_marked)
                 // The journal is valid from its first byte on, since appending is safe here, so SQLite
                 // asks for a connection that may write where plain SQLite's may not be valid yet.
-                || (answer.code == READONLY && !is_foreign && self.is_hot[database])
+                || (answer.code == READONLY && !is_foreign && self.has_hot_journal(database))
         })
+    }
+
+    /// Whether the rollback journal looks like that of a process that has died: it is, or its transaction
+    /// has no locks (`nolock=1`).
+    fn has_hot_journal(&self, database: usize) -> bool {
+        let begun = |open: &Open| open.has_no_locks && open.in_transaction;
+        let mut users = self.open.values();
+        self.is_hot[database] || users.any(|open| begun(open) && open.databases.contains(&database))
     }
 
     /// Has both programs execute a command. None if only the one with MobiFS was refused, as it may

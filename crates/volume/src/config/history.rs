@@ -60,7 +60,7 @@ impl RawHistory {
     pub(super) fn rules(&self) -> Result<HistoryRules, Fault> {
         let keep_count = at_most("keep_count", self.keep_count, KEEP_COUNT_MAX, 0)?;
         if self.keep_age_max_ms == Some(0) {
-            let message = "must be more than 0; keep_count = 0 keeps none";
+            let message = "must be more than 0; keep_count = 0 takes none";
             return Err(Fault::new("history.keep_age_max_ms", message));
         }
         let freeze_max_ms = at_most("freeze_max_ms", self.freeze_max_ms, FREEZE_MAX_MS, 1_000)?;

@@ -60,8 +60,16 @@ impl Advice {
 
 fn native(facts: &Facts) -> Verdict {
     match &facts.steering {
-        Steering::Steered { is_in_force: true } => possible("the filesystem is steered already"),
-        Steering::Steered { is_in_force: false } => Verdict::Needs {
+        Steering::Steered {
+            is_in_force: true, ..
+        } => possible("the filesystem is steered already"),
+        Steering::Steered {
+            commits_only: true, ..
+        } => possible(
+            "the filesystem is steered already: when it commits, and its history; calls for durability \
+             wait as ever",
+        ),
+        Steering::Steered { .. } => Verdict::Needs {
             what: format!(
                 "the filesystem is steered already, and calls for durability wait: `mobifs status {}` \
                  says why",
@@ -73,6 +81,12 @@ fn native(facts: &Facts) -> Verdict {
              written twice; experimental",
         ),
         Steering::Needs(what) => Verdict::Needs { what: what.clone() },
+        Steering::CommitsOnly { needs: None } => possible(
+            "steers only when the filesystem commits, and keeps a history of snapshots ([history]), of \
+             which those that `mobifs history` calls exact are one point in time; a commit is none, so \
+             calls for durability wait as ever",
+        ),
+        Steering::CommitsOnly { needs: Some(what) } => Verdict::Needs { what: what.clone() },
         Steering::Impossible(why) => Verdict::Impossible { why: why.clone() },
     }
 }
@@ -157,11 +171,11 @@ fn recommend(facts: &Facts, verdicts: &[(Way, Verdict)]) -> (Way, String) {
         let why = "it is in memory, which is as fast as it gets and kept by nothing";
         return (Way::Plain, why.to_owned());
     }
-    if let Steering::Steered { is_in_force } = facts.steering {
+    if let Steering::Steered { is_in_force, .. } = facts.steering {
         let why = if is_in_force {
             "its filesystem is steered already; start programs with `mobifs run`"
         } else {
-            "its filesystem is steered already, but calls for durability wait at present"
+            "its filesystem is steered already; calls for durability wait, as its status says"
         };
         return (Way::Native, why.to_owned());
     }
@@ -170,7 +184,7 @@ fn recommend(facts: &Facts, verdicts: &[(Way, Verdict)]) -> (Way, String) {
         let why = format!("it is the store of the mount {at}: use it through that");
         return (Way::Mount, why);
     }
-    if can(Way::Native) && large <= LARGE_PERCENT_MAX {
+    if facts.steering == Steering::Possible && large <= LARGE_PERCENT_MAX {
         let why = "its filesystem journals content, so that its own commits can be steered, which is \
                    the fastest way";
         return (Way::Native, why.to_owned());
@@ -201,6 +215,11 @@ fn why_mount(facts: &Facts, large: u64) -> String {
         Steering::Needs(_) => {
             "it needs no change of the filesystem, and no root; native mode would be \
                                faster, and needs what is said below"
+                .to_owned()
+        }
+        Steering::CommitsOnly { .. } => {
+            "it has one point in time for each app, and returns from calls \
+                                         for durability at once; native mode does neither on btrfs"
                 .to_owned()
         }
         _ => "it works on this filesystem, and native mode does not".to_owned(),
@@ -297,6 +316,35 @@ mod tests {
         assert_eq!(recommended(&other), Way::Mount);
     }
 
+    /// "Not here" was said of a btrfs, which `mobifs steer` takes.
+    #[test]
+    fn a_btrfs_can_be_steered_and_is_better_mounted() {
+        let of = |needs: Option<&str>| {
+            let needs = needs.map(str::to_owned);
+            Advice::of(&facts(Steering::CommitsOnly { needs }))
+        };
+        let advice = of(None);
+        assert_eq!(advice.recommended, Way::Mount);
+        assert!(advice.reason.contains("btrfs"), "{}", advice.reason);
+        let (_, verdict) = &advice.verdicts[0];
+        assert!(
+            matches!(verdict, Verdict::Possible { promise } if promise.contains("wait as ever"))
+        );
+        let steered = facts(Steering::Steered {
+            is_in_force: false,
+            commits_only: true,
+        });
+        let (_, verdict) = &Advice::of(&steered).verdicts[0];
+        assert!(
+            matches!(verdict, Verdict::Possible { promise } if promise.contains("wait as ever"))
+        );
+        let advice = of(Some("remount it with datacow"));
+        assert_eq!(advice.recommended, Way::Mount);
+        assert!(
+            matches!(&advice.verdicts[0].1, Verdict::Needs { what } if what.contains("datacow"))
+        );
+    }
+
     #[test]
     fn where_neither_is_possible_databases_have_their_own_way() {
         let mut poor = facts(Steering::Impossible("vfat".to_owned()));
@@ -310,7 +358,10 @@ mod tests {
 
     #[test]
     fn what_is_served_already_is_said_to_be() {
-        let mut served = facts(Steering::Steered { is_in_force: true });
+        let mut served = facts(Steering::Steered {
+            is_in_force: true,
+            commits_only: false,
+        });
         served.survey.large_bytes = 1000;
         assert_eq!(recommended(&served), Way::Native);
         let mut store = facts(Steering::Possible);

@@ -39,12 +39,19 @@ pub(super) struct Facts {
 /// Whether the filesystem can be steered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Steering {
-    /// A daemon does, and calls for durability return at once, or not.
-    Steered { is_in_force: bool },
+    /// A daemon does, and calls for durability return at once, or not at present, or never: then only
+    /// its commits are steered.
+    Steered {
+        is_in_force: bool,
+        commits_only: bool,
+    },
     /// It can be.
     Possible,
     /// It can be when the user has done this.
     Needs(String),
+    /// Only when it commits can be, with nothing promised, and the history of its snapshots; if
+    /// something is given, when the user has done this.
+    CommitsOnly { needs: Option<String> },
     /// Not a filesystem of this type.
     Impossible(String),
 }
@@ -114,7 +121,10 @@ fn store_obstacle(path: &Path, table: &[MountEntry]) -> Option<String> {
 
 fn steering(path: &Path, policy: &AppPolicy, mount: &MountEntry) -> Steering {
     if let Some(is_in_force) = mobifs_native::is_steered(mount) {
-        return Steering::Steered { is_in_force };
+        return Steering::Steered {
+            is_in_force,
+            commits_only: mount.kind == "btrfs",
+        };
     }
     match examine(path, policy, false) {
         Err(obstacle) => Steering::Impossible(obstacle.to_string()),
@@ -127,9 +137,9 @@ fn steering(path: &Path, policy: &AppPolicy, mount: &MountEntry) -> Steering {
             let sentences = sentences.join("; ");
             match filesystem {
                 None => Steering::Impossible(sentences),
-                Some(filesystem) if !filesystem.keeps_order() => {
-                    Steering::Impossible(mobifs_native::ORDER_NOTE.to_owned())
-                }
+                Some(filesystem) if !filesystem.keeps_order() => Steering::CommitsOnly {
+                    needs: (!obstacles.is_empty()).then_some(sentences),
+                },
                 Some(_) if obstacles.is_empty() => Steering::Possible,
                 Some(_) => Steering::Needs(sentences),
             }

@@ -18,6 +18,7 @@ pub(super) const STEPS: &[Step] = &[
     Step { version: (5, 7), adds: "`mobifs run` marks its control groups", without: "a group of a supervisor that was killed stays until the next start" },
     Step { version: (5, 11), adds: "the kernel leaves the clearing of set-id bits to the daemon (`HANDLE_KILLPRIV_V2`)", without: "the kernel asks for an attribute before a write, which costs a request" },
     Step { version: (5, 13), adds: "ACLs clear the set-group-id bit as on other filesystems (`SETXATTR_EXT`)", without: "the bit stays when an ACL is set by a user outside the group" },
+    Step { version: (5, 16), adds: "native mode hears of errors of ext4 when they happen (`FAN_FS_ERROR`)", without: "they are found by a look every second, and every ten seconds at rest; calls for durability return at once until then" },
     Step { version: (5, 17), adds: "more than 32 capabilities of FUSE (`INIT_EXT`)", without: "capabilities of later kernels cannot be used" },
     Step { version: (5, 19), adds: "a program of `mobifs run` is not interrupted in a call that its supervisor decides on", without: "such a call may be made twice after a signal" },
     Step { version: (6, 8), adds: "mounts have numbers that are never used again (`statmount`): native mode recognises a filesystem by them", without: "it is recognised by its device number and identity" },

@@ -166,6 +166,53 @@ fn what_is_no_whole_filesystem_is_refused() {
     disk.stop();
 }
 
+/// Of a filesystem that is steered nothing was said but that.
+#[test]
+fn another_configuration_is_checked_while_it_is_steered() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    disk.steer("[defaults]\nage_max_ms = 12000\n");
+    let during = disk.options();
+    let (output, said) = check(&disk.at);
+    succeeds(&output);
+    says(&said, &["is steered already", "--config FILE"]);
+    assert!(!said.contains("mount options"), "{said}");
+    let file = disk.fixture.path("other.toml");
+    let config = file.to_str().unwrap();
+    let checked = |text: &str| {
+        fs::write(&file, text).unwrap();
+        let output = mobifs(&["steer", "--check", "--config", config], &disk.at);
+        let said = String::from_utf8(output.stdout.clone()).unwrap();
+        says(&said, &["is steered already"]);
+        (output, said)
+    };
+    let (output, said) = checked("[defaults]\nage_max_ms = 7000\n[history]\nkeep_count = 3\n");
+    succeeds(&output);
+    let reload = format!("`mobifs reload --config {config} {}`", disk.at.display());
+    says(
+        &said,
+        &[
+            "sets the mount options commit=7; now they are commit=12",
+            "only btrfs has snapshots",
+            &reload,
+        ],
+    );
+    let (output, said) = checked("[defaults]\nage_max_ms = 12000\n");
+    succeeds(&output);
+    says(&said, &["The mount options are as steering wants them"]);
+    let (output, said) = checked("[defaults]\nage_max_ms = 999\n");
+    fails(
+        &output,
+        1,
+        &["cannot be steered as this configuration wants it"],
+    );
+    says(
+        &said,
+        &["Missing: the configuration wants", "at least 1000"],
+    );
+    assert_eq!(disk.options(), during);
+}
+
 #[test]
 fn a_subvolume_is_a_whole_filesystem() {
     needs_mounts!();

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use super::{BTRFS, Disk, EXT4};
-use crate::fixture::{PROGRAM, fails, mobifs, needs_mounts, succeeds, wait_until};
+use crate::fixture::{PROGRAM, fails, mobifs, needs_mounts, succeeds, try_mount_at, wait_until};
 
 #[test]
 fn the_status_is_that_of_a_native_filesystem() {
@@ -139,5 +139,66 @@ fn other_users_are_told_who_may_ask() {
         command.env_remove("XDG_RUNTIME_DIR").current_dir("/");
         fails(&command.output().unwrap(), 1, &["only root"]);
     }
+    assert!(disk.is_in_force());
+    // They were told that the filesystem is not steered.
+    let inside = disk.at.join("inside");
+    fs::create_dir(&inside).unwrap();
+    let mut command = Command::new(&program);
+    command.arg("status").arg(&inside).uid(65_534).gid(65_534);
+    command.env_remove("XDG_RUNTIME_DIR").current_dir("/");
+    let mount = disk.at.to_str().unwrap();
+    fails(
+        &command.output().unwrap(),
+        5,
+        &["lies in the steered filesystem", mount],
+    );
+}
+
+/// "Permission denied" alone.
+#[test]
+fn other_users_are_told_that_a_history_is_roots() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    disk.steer("[history]\nkeep_count = 2\ninterval_min_ms = 0\n");
+    fs::write(disk.at.join("file"), "content").unwrap();
+    succeeds(&mobifs(&["sync"], &disk.at));
+    let program = disk.fixture.path("mobifs-of-all");
+    fs::copy(PROGRAM, &program).unwrap();
+    let base = program.parent().unwrap();
+    fs::set_permissions(base, fs::Permissions::from_mode(0o755)).unwrap();
+    for words in [
+        &["history"][..],
+        &["restore", "--at", "-0s", "--to", "/none"],
+    ] {
+        let mut command = Command::new(&program);
+        command.args(words).arg(&disk.at).uid(65_534).gid(65_534);
+        command.current_dir("/");
+        fails(
+            &command.output().unwrap(),
+            1,
+            &["only root can look into the history"],
+        );
+    }
+}
+
+/// A place in a steered filesystem leads to its mount point; a store there is still one.
+#[test]
+fn places_in_a_steered_filesystem_lead_to_its_mount_point() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    let store = disk.at.join("store");
+    fs::create_dir(&store).unwrap();
+    let mountpoint = &disk.fixture.mountpoint;
+    succeeds(&try_mount_at(&store, mountpoint, &[]));
+    succeeds(&mobifs(&["umount"], mountpoint));
+    disk.steer("");
+    let mount = disk.at.to_str().unwrap();
+    for place in [store.clone(), disk.at.join("absent")] {
+        for words in [&["status"][..], &["sync"], &["steer", "--stop"]] {
+            let said = ["lies in the steered filesystem", mount, "name that"];
+            fails(&mobifs(words, &place), 5, &said);
+        }
+    }
+    succeeds(&mobifs(&["status", "--history"], &store));
     assert!(disk.is_in_force());
 }

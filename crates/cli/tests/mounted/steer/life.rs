@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{BTRFS, Disk, EXT4, Made, mount_line};
-use crate::fixture::{PROGRAM, fails, mobifs, needs_mounts, succeeds, wait_until};
+use super::{BTRFS, Disk, EXT4, Made, mount_line, unmount};
+use crate::fixture::{PROGRAM, fails, message, mobifs, needs_mounts, succeeds, wait_until};
 
 fn pid(disk: &Disk) -> Pid {
     let pid = disk.status()["daemon_pid"].as_i64().unwrap();
@@ -138,7 +138,10 @@ fn a_killed_daemon_leaves_its_interval_and_the_way_back() {
         assert_ne!(next, killed);
         kill_process(next, Signal::KILL).unwrap();
         wait_until(|| disk.registration().is_none());
-        succeeds(&mobifs(&["steer", "--stop"], &disk.at));
+        let stopped = mobifs(&["steer", "--stop"], &disk.at);
+        succeeds(&stopped);
+        let said = message(&stopped);
+        assert!(said.contains("its mount options are restored"), "{said}");
         assert_eq!(disk.options(), before);
         fails(
             &mobifs(&["steer", "--stop"], &disk.at),
@@ -163,6 +166,39 @@ fn a_promise_lapses_unless_a_daemon_renews_it() {
     wait_until(|| !found.is_in_force());
 }
 
+/// Lets an ext4 meet an error.
+fn meet_error(disk: &Disk) {
+    let device = mount_line(&disk.at);
+    let device = Path::new(device.rsplit(' ').nth(1).unwrap());
+    let trigger = Path::new("/sys/fs/ext4").join(device.file_name().unwrap());
+    fs::write(trigger.join("trigger_fs_error"), "a test\n").unwrap();
+}
+
+/// An error was found by the next look at the mount options, up to ten seconds later, and until then
+/// calls for durability returned at once.
+#[test]
+fn an_error_that_the_kernel_reports_withdraws_the_promise() {
+    needs_mounts!();
+    for options in [
+        "loop,data=journal,errors=remount-ro",
+        "loop,data=journal,errors=continue",
+    ] {
+        let Some(disk) = Disk::new(Made { options, ..EXT4 }) else {
+            return;
+        };
+        disk.steer("");
+        assert!(disk.is_in_force());
+        meet_error(&disk);
+        wait_until(|| !disk.is_in_force());
+        let log = fs::read_to_string(disk.fixture.path("log")).unwrap();
+        assert!(log.contains("the kernel has reported an error"), "{log}");
+        // A commit that succeeds says that the filesystem goes on.
+        let goes_on = options.ends_with("continue");
+        assert_eq!(mobifs(&["sync"], &disk.at).status.success(), goes_on);
+        assert_eq!(disk.is_in_force(), goes_on);
+    }
+}
+
 /// `syncfs` says that everything is committed where the filesystem has failed and become read-only.
 #[test]
 fn a_filesystem_that_fails_withdraws_the_promise() {
@@ -176,10 +212,7 @@ fn a_filesystem_that_fails_withdraws_the_promise() {
     };
     disk.steer("");
     fs::write(disk.at.join("file"), "content").unwrap();
-    let device = mount_line(&disk.at);
-    let device = Path::new(device.rsplit(' ').nth(1).unwrap());
-    let trigger = Path::new("/sys/fs/ext4").join(device.file_name().unwrap());
-    fs::write(trigger.join("trigger_fs_error"), "a test\n").unwrap();
+    meet_error(&disk);
     fails(&mobifs(&["sync"], &disk.at), 1, &["Read-only"]);
     let status = disk.status();
     let why = status["native"]["promise_withdrawn"].as_str().unwrap();
@@ -302,12 +335,54 @@ fn stop_after_a_kill_leaves_nothing_behind() {
             note["mount_id"] = u64::from(u32::MAX).into();
             fs::write(&left[1], note.to_string()).unwrap();
             let stopped = mobifs(&["steer", "--stop"], &disk.at);
-            fails(&stopped, 5, &["is not steered"]);
+            succeeds(&stopped);
+            assert!(message(&stopped).contains("it has noted no options of this mount"));
             assert_eq!(are_there(), 0, "{left:?}");
         }
         disk.steer("");
         disk.stop();
     }
+}
+
+/// It removed what the daemon had left and said "is not steered", or left it where nothing was mounted.
+#[test]
+fn stop_after_a_kill_and_an_unmount_says_what_was_left() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    let stop = || mobifs(&["steer", "--stop"], &disk.at);
+    let kill_and_unmount = || {
+        disk.steer("");
+        let note = note_of(&disk);
+        let daemon = pid(&disk);
+        kill_process(daemon, Signal::KILL).unwrap();
+        wait_until(|| disk.registration().is_none());
+        unmount(&disk.at);
+        note
+    };
+    let says = |needles: &[&str], note: &Path| {
+        let output = stop();
+        succeeds(&output);
+        let said = message(&output);
+        let left = [
+            "is gone",
+            "registration, control socket, note of the mount options",
+        ];
+        for needle in needles.iter().chain(&left) {
+            assert!(said.contains(needle), "{said}");
+        }
+        assert!(!note.exists());
+    };
+    let note = kill_and_unmount();
+    says(&["nothing is mounted there now"], &note);
+    fails(&stop(), 5, &["is not a mount point"]);
+    disk.mount_again();
+    let before = disk.options();
+    fails(&stop(), 5, &["is not steered"]);
+    let note = kill_and_unmount();
+    disk.mount_again();
+    says(&["it has noted no options of this mount"], &note);
+    fails(&stop(), 5, &["is not steered"]);
+    assert_eq!(disk.options().1, before.1);
 }
 
 /// The note of what was before stayed, and a later mount with the same numbers got its options.
@@ -329,13 +404,9 @@ fn what_was_noted_of_a_mount_is_for_no_other() {
     left["unique_mount_id"] = (unique - 1).into();
     fs::write(&note, left.to_string()).unwrap();
     let during = disk.options();
-    fails(
-        &mobifs(&["steer", "--stop"], &disk.at),
-        5,
-        &["is not steered"],
-    );
+    succeeds(&mobifs(&["steer", "--stop"], &disk.at));
     assert_eq!(disk.options(), during);
-    let _removed = fs::remove_file(&note);
+    assert!(!note.exists());
 }
 
 /// A stop that met a daemon which was beginning restored the options and forgot them, and then the

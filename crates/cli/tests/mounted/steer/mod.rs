@@ -49,6 +49,7 @@ pub(crate) struct Made {
 pub(crate) struct Disk {
     pub(crate) fixture: Fixture,
     pub(crate) at: PathBuf,
+    options: &'static str,
 }
 
 impl Disk {
@@ -59,7 +60,7 @@ impl Disk {
         let file = fs::File::create(&image).unwrap();
         file.set_len(made.mib << 20).unwrap();
         let at = fixture.directory("disk");
-        let make = made.make;
+        let (make, options) = (made.make, made.options);
         let mut mount = Command::new("mount");
         mount.args(["-o", made.options]).arg(&image).arg(&at);
         let made = mobifs_skip::why_fails(Command::new(make[0]).args(&make[1..]).arg(&image));
@@ -67,7 +68,19 @@ impl Disk {
             return None;
         }
         fixture.unmount_at_end(&at);
-        Some(Self { fixture, at })
+        Some(Self {
+            fixture,
+            at,
+            options,
+        })
+    }
+
+    /// After an unmount.
+    pub(crate) fn mount_again(&self) {
+        let mut mount = Command::new("mount");
+        mount.args(["-o", self.options]);
+        mount.arg(self.fixture.path("image")).arg(&self.at);
+        succeeds(&mount.output().unwrap());
     }
 
     pub(crate) fn try_steer(&self, words: &[&str]) -> Output {

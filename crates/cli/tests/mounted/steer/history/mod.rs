@@ -180,6 +180,52 @@ fn a_history_begins_when_the_configuration_says_so() {
     assert!(!history(&disk.at).is_empty());
 }
 
+/// The status had no word of snapshots that stayed when the history was switched off.
+#[test]
+fn a_history_that_is_switched_off_keeps_its_snapshots() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    disk.steer(&keeping(3));
+    let file = disk.at.join("file");
+    for content in ["one", "two"] {
+        fs::write(&file, content).unwrap();
+        sync(&disk);
+    }
+    let times = |at| {
+        let kept = history(at).into_iter();
+        kept.map(|one| one.time).collect::<Vec<_>>()
+    };
+    let before = times(&disk.at);
+    assert!(!before.is_empty());
+    let config = disk.fixture.config(&keeping(0));
+    succeeds(&mobifs(&["reload"], &disk.at));
+    fs::write(&file, "three").unwrap();
+    sync(&disk);
+    assert_eq!(times(&disk.at), before);
+    let is_shown = || {
+        let status = disk.status();
+        let shown = &status["native"]["history"];
+        assert_eq!(shown["is_off"], true, "{status}");
+        assert_eq!(shown["kept"], before.len());
+    };
+    is_shown();
+    let text = String::from_utf8(mobifs(&["status"], &disk.at).stdout).unwrap();
+    assert!(text.contains("history  off (keep_count = 0); "), "{text}");
+    // Also by a daemon that never took one.
+    disk.stop();
+    let words = ["--check", "--config", config.to_str().unwrap()];
+    let said = String::from_utf8(disk.try_steer(&words).stdout).unwrap();
+    assert!(said.contains("stay until they are deleted"), "{said}");
+    disk.steer("");
+    is_shown();
+    assert_eq!(times(&disk.at), before);
+    let mut delete = Command::new("btrfs");
+    delete.args(["subvolume", "delete"]);
+    delete.args(history(&disk.at).iter().map(|kept| &kept.path));
+    succeeds(&delete.output().unwrap());
+    assert!(disk.status()["native"]["history"].is_null());
+}
+
 /// What another program has made there is left alone, and commits go on.
 #[test]
 fn a_directory_of_that_name_is_left_alone() {

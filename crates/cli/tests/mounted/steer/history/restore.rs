@@ -72,6 +72,26 @@ fn a_copy_is_as_the_original_was() {
     assert_eq!(fs::read(disk.at.join("app/new")).unwrap(), b"later");
 }
 
+/// "The snapshot has no directory" was said of a file that it has.
+#[test]
+fn a_file_is_not_restored_and_its_place_is_said() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    disk.steer(&keeping(2));
+    fs::create_dir(disk.at.join("app")).unwrap();
+    fs::write(disk.at.join("app/file"), "content").unwrap();
+    sync(&disk);
+    let copy = history(&disk.at).pop().unwrap().path.join("app/file");
+    let to = disk.fixture.path("to");
+    let to = ["--to", to.to_str().unwrap()];
+    for how in [&to[..], &["--in-place"]] {
+        let words = [&["--at", "-0s", "--app", "app/file"], how].concat();
+        let said = ["is a file in the snapshot", copy.to_str().unwrap()];
+        fails(&restore(&disk, &words), 1, &said);
+    }
+    assert_eq!(fs::read(copy).unwrap(), b"content");
+}
+
 #[test]
 fn a_moment_is_that_of_the_last_snapshot_before_it() {
     needs_mounts!();
