@@ -24,7 +24,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 	package-check memory-floor sizes site session replay demo test check explore lint test-32bit targets bench \
 	bench-flash bench-native bench-sqlite-vfs bench-neighbours bench-together bench-record sim-native \
 	bench-recovery bench-responsiveness fuzz tsan room room-f2fs crash-campaign crash-campaign-disks \
-	crash-campaign-f2fs native-campaign native-guest native-systemd adopt-guest systemd-check kill-campaign kill-search \
+	crash-campaign-f2fs native-campaign native-guest native-systemd adopt-guest package-guest systemd-check kill-campaign kill-search \
 	poison-campaign postmark-cuts flash-campaign defrag-campaign defrag-comparison frag-f2fs sqlite-campaign \
 	sqlite-histories corpus soak servers frag-report persist-report clean
 
@@ -109,6 +109,9 @@ tarball: ## Archives of static programs into target/tarball (TARGETS; default: x
 
 package-test: ## Install, use, remove and purge the Debian packages in a clean Debian (root)
 	scripts/package-test.sh
+
+package-guest: ## The Debian package in a clean Debian under QEMU: installed, /var/log adopted, power cuts, back, purged (root)
+	scripts/package-guest.sh
 
 sqlite-conformance: ## CPython's tests and SQL logic tests through the VFS (CONFORMANCE_FLAGS)
 	python3 scripts/sqlite_conformance.py --release $(CONFORMANCE_FLAGS)

@@ -7,6 +7,7 @@
 # Needs root, /dev/fuse, debootstrap and Debian's mirror. Without them it says so and ends.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/lib/clean-debian.sh
 
 SUITE=${1:-bookworm}
 DEBS=${CARGO_TARGET_DIR:-$PWD/target}/deb
@@ -26,17 +27,13 @@ ls "$DEBS"/mobifs_*_"$ARCHITECTURE".deb >/dev/null 2>&1 || {
   echo "package-test: no packages for $ARCHITECTURE in $DEBS; run make deb" >&2
   exit 1
 }
-MIRROR=$(apt-cache policy dpkg | sed -nE 's/^ +[0-9]+ ([a-z]+:[^ ]+) .*/\1/p' | head -n 1)
 
 ROOT=$(mktemp -d "${MOBIFS_SCRATCH:-/var/tmp}/mobifs-package-test.XXXXXX")
 trap 'rm -rf --one-file-system "$ROOT"' EXIT
 # It is the root of users without privileges, too.
 chmod 755 "$ROOT"
 echo "package-test: a clean Debian $SUITE"
-debootstrap --variant=minbase --include="$BASE" "$SUITE" "$ROOT" "$MIRROR" >"$DEBS/debootstrap.log" 2>&1 || {
-  tail -n 5 "$DEBS/debootstrap.log" >&2
-  exit 1
-}
+clean_debian "$SUITE" "$BASE" "$ROOT" "$DEBS/debootstrap.log"
 cp /etc/resolv.conf "$ROOT/etc/resolv.conf"
 mkdir "$ROOT/packages"
 cp "$DEBS"/*_"$ARCHITECTURE".deb "$ROOT/packages/"

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# What scripts/adopt-guest.sh does in its guest, one boot each: adopt-guest-phases.sh PHASE.
+# What scripts/adopt-guest.sh and scripts/package-guest.sh do in their guests, one boot each: the phase that the
+# kernel's command line names.
 set -u
 cd "$(dirname "$0")"
 . ./systemd-common.sh
 
 SERVICE=mobifs-adopted-var-log.service
 LOG=/var/log
-PHASE=$1
+PHASE=$(sed -n 's/.*mobifs_phase=\([^ ]*\).*/\1/p' /proc/cmdline)
 
 say_to_journal() { logger -t adopt-check "$1" && journalctl --sync; }
 journal_has() { journalctl --no-pager -q -o cat -t adopt-check "$@"; }
@@ -34,6 +35,33 @@ is_ordinary() {
   is_noted && failed "there is still a note"
   ls /etc/systemd/system | grep -q mobifs && failed "there is still a unit"
   sums | cmp -s - /root/sums || failed "files have changed"
+}
+
+# Every file of the system but logs, caches, and what the package manager, systemd, root and the user keep (useradd
+# has copies of its files, with a dash).
+system_files() {
+  find / -xdev \( -path /root -o -path /packages -o -path /tmp -o -path /var/log -o -path /var/cache -o -path /var/tmp \
+    -o -path /var/lib/apt -o -path /var/lib/dpkg -o -path /var/lib/systemd -o -path /var/tester -o -path /var/mail \
+    -o -path /etc/ld.so.cache -o -path '/etc/*-' \) -prune -o -print | sort
+}
+
+phase_install() {
+  local begun=$SECONDS
+  ls /usr/bin/cc /usr/bin/cargo /usr/bin/mobifs 2>/dev/null && failed "this Debian is not clean"
+  system_files >/root/files
+  DEBIAN_FRONTEND=noninteractive apt-get -qq install -y /packages/mobifs_*.deb >/tmp/out/apt.log 2>&1 ||
+    failed "it is not installed: $(tail -n 3 /tmp/out/apt.log)"
+  mobifs doctor /srv >/tmp/out/doctor.txt 2>&1
+  say "$(mobifs --version) installed with one command, in $((SECONDS - begun)) s of this guest"
+  switch_off
+}
+
+phase_purge() {
+  apt-get -qq purge -y mobifs >/tmp/out/apt.log 2>&1 || failed "it is not removed: $(tail -n 3 /tmp/out/apt.log)"
+  system_files | diff /root/files - >/tmp/out/files.diff || failed "files differ: $(head -n 20 /tmp/out/files.diff)"
+  is_ordinary
+  say "purged; every file of the system is as before, and $LOG an ordinary directory with all files"
+  switch_off
 }
 
 phase_adopt() {

@@ -16,33 +16,7 @@ if [ ! -e /root/etc/mobifs-guest ]; then
   echo 0123456789abcdef0123456789abcdef > /root/etc/machine-id
   $B cp -r "/host$(value mobifs_check)" /root/usr/local/lib/check
   $B cp "/host$(value mobifs_binary)" /root/usr/local/bin/mobifs
-  cat > /root/etc/systemd/system/check.target <<UNIT
-[Unit]
-Requires=basic.target
-Wants=check.service writer.service
-After=basic.target
-UNIT
-  # A service as any other: it begins after the local filesystems.
-  cat > /root/etc/systemd/system/writer.service <<'UNIT'
-[Service]
-ExecStart=/bin/bash -c 'exec >>/var/log/writer.log; while :; do cat /proc/sys/kernel/random/boot_id; sleep 0.1; done'
-UNIT
+  $B cp /root/usr/local/lib/check/adopt-guest-units/* /root/etc/systemd/system/
   : > /root/etc/mobifs-guest
 fi
-cat > /root/etc/systemd/system/check.service <<UNIT
-[Unit]
-Requires=dbus.service
-After=dbus.service basic.target
-[Service]
-Type=oneshot
-ExecStart=/bin/bash /usr/local/lib/check/adopt-guest-phases.sh $(value mobifs_phase)
-StandardOutput=tty
-StandardError=tty
-TTYPath=/dev/ttyS0
-TimeoutStartSec=infinity
-UNIT
-$B mount -t tmpfs tmpfs /root/tmp
-$B mkdir -p /root/tmp/out
-$B mount -t 9p -o "$P9" out /root/tmp/out
-for directory in proc sys dev; do $B mount --move "/$directory" "/root/$directory"; done
-exec $B switch_root /root /lib/systemd/systemd --unit=check.target --show-status=false
+. /enter.sh

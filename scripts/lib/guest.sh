@@ -55,6 +55,7 @@ make_ramdisk() {
   done >"$root/order"
   cp "$init" "$root/init"
   cp scripts/lib/guest-begin.sh "$root/begin.sh"
+  cp scripts/lib/guest-enter.sh "$root/enter.sh"
   chmod +x "$root/init"
   (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null | gzip -1) >"$GUEST/ramdisk"
 }

@@ -63,7 +63,7 @@ check_completions() {
     $(complete -p mobifs | sed -E "s/.*-F ([^ ]+).*/\1/") mobifs um mobifs
     echo "${COMPREPLY[*]}"')
   [ "$found" = umount ] || failed "bash completes \"mobifs um\" to \"$found\""
-  found=$(fish -c 'complete -C "mobifs um"' | cut -f1)
+  found=$(HOME=/tmp fish -c 'complete -C "mobifs um"' | cut -f1)
   [ "$found" = umount ] || failed "fish completes \"mobifs um\" to \"$found\""
   zsh -fc 'fpath=(/usr/share/zsh/vendor-completions $fpath); autoload -Uz compinit; compinit -u -d /tmp/zcompdump
     [[ $_comps[mobifs] = _mobifs ]] && autoload +X _mobifs' || failed "zsh does not know the completion"
