@@ -268,6 +268,12 @@ pub(crate) fn mobifs(words: &[&str], place: &Path) -> Output {
         .unwrap()
 }
 
+/// Copies the program, by another process: while this one has a file open for writing, a process that
+/// another test starts may have it, too, and the kernel refuses to execute it ("Text file busy").
+pub(crate) fn copy_program(to: &Path) {
+    succeeds(&Command::new("cp").arg(PROGRAM).arg(to).output().unwrap());
+}
+
 /// Runs the program under another name, as mount(8) does.
 pub(crate) fn as_helper(name: &str, words: &[&str]) -> Output {
     Command::new(PROGRAM)

@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::fixture::{
-    Fixture, PROGRAM, fails, message, mobifs, needs_mounts, succeeds, try_mount_at,
+    Fixture, PROGRAM, copy_program, fails, message, mobifs, needs_mounts, succeeds, try_mount_at,
 };
 
 fn run(words: &[&str]) -> Output {
@@ -209,7 +209,7 @@ fn a_group_may_read_the_status_and_nothing_else() {
         fs::set_permissions(above, fs::Permissions::from_mode(0o755)).unwrap();
     }
     let program = fixture.path("mobifs");
-    fs::copy(PROGRAM, &program).unwrap();
+    copy_program(&program);
     let as_user = |group: u32, words: &[&str]| {
         use std::os::unix::process::CommandExt as _;
         let mut command = Command::new(&program);

@@ -12,8 +12,8 @@ use rustix::fs::{CWD, FallocateFlags, RenameFlags, XattrFlags};
 use serde_json::Value;
 
 use crate::fixture::{
-    Fixture, PROGRAM, fails, laboratory, message, mobifs, needs_laboratory, needs_mounts, snapshot,
-    succeeds,
+    Fixture, PROGRAM, copy_program, fails, laboratory, message, mobifs, needs_laboratory,
+    needs_mounts, snapshot, succeeds,
 };
 use crate::kills::kill;
 use crate::loads::Random;
@@ -551,7 +551,7 @@ fn a_recording_without_the_laboratory_is_finished_later() {
     needs_laboratory!();
     let fixture = Fixture::new();
     let alone = fixture.directory("bin").join("mobifs");
-    fs::copy(PROGRAM, &alone).unwrap();
+    copy_program(&alone);
     let run = |words: &[&str]| {
         let mut command = Command::new(&alone);
         command

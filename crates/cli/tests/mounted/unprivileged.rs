@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use crate::alone::Alone;
 use crate::fixture::{
-    Fixture, PROGRAM, fails, is_mounted, message, mobifs, needs_mounts, succeeds,
+    Fixture, copy_program, fails, is_mounted, message, mobifs, needs_mounts, succeeds,
 };
 
 /// The user `nobody`, on every Linux system.
@@ -35,7 +35,7 @@ impl User {
         }
         fs::set_permissions(&base, fs::Permissions::from_mode(0o755)).unwrap();
         let program = fixture.path("mobifs");
-        fs::copy(PROGRAM, &program).unwrap();
+        copy_program(&program);
         let user = Self { fixture, program };
         let device = user.run("sh", &["-c", ": < /dev/fuse > /dev/fuse"]);
         if !device.status.success() {
@@ -93,7 +93,7 @@ fn a_user_who_cannot_mount_gets_the_reason_and_leaves_nothing() {
     }
     fs::set_permissions(&base, fs::Permissions::from_mode(0o755)).unwrap();
     let program = fixture.path("mobifs");
-    fs::copy(PROGRAM, &program).unwrap();
+    copy_program(&program);
     let tools = fixture.directory("tools");
     let helper = tools.join("fusermount3");
     // In a mount namespace of its own: with another /dev/fuse, and another helper in the path.

@@ -6,7 +6,9 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use super::{BTRFS, Disk, EXT4};
-use crate::fixture::{PROGRAM, fails, mobifs, needs_mounts, succeeds, try_mount_at, wait_until};
+use crate::fixture::{
+    copy_program, fails, mobifs, needs_mounts, succeeds, try_mount_at, wait_until,
+};
 
 #[test]
 fn the_status_is_that_of_a_native_filesystem() {
@@ -130,7 +132,7 @@ fn other_users_are_told_who_may_ask() {
     let Some(disk) = Disk::new(EXT4) else { return };
     disk.steer("");
     let program = disk.fixture.path("mobifs-of-all");
-    fs::copy(PROGRAM, &program).unwrap();
+    copy_program(&program);
     let base = program.parent().unwrap();
     fs::set_permissions(base, fs::Permissions::from_mode(0o755)).unwrap();
     for words in [&["status"][..], &["sync"], &["touch"], &["steer", "--stop"]] {
@@ -163,7 +165,7 @@ fn other_users_are_told_that_a_history_is_roots() {
     fs::write(disk.at.join("file"), "content").unwrap();
     succeeds(&mobifs(&["sync"], &disk.at));
     let program = disk.fixture.path("mobifs-of-all");
-    fs::copy(PROGRAM, &program).unwrap();
+    copy_program(&program);
     let base = program.parent().unwrap();
     fs::set_permissions(base, fs::Permissions::from_mode(0o755)).unwrap();
     for words in [
