@@ -65,21 +65,19 @@ impl LineServer {
 
     /// Goes on with the socket of a process that has ended: a client that connected meanwhile is
     /// answered. If another socket has been put in its place, or it was removed, a new one is made
-    /// at `otherwise`, which the caller guarantees to be its own.
+    /// where `otherwise` says, which the caller guarantees to be its own place.
     ///
     /// # Errors
-    /// If the socket cannot be used; [`io::ErrorKind::NotFound`] if it is not there and there is no
-    /// `otherwise`.
+    /// If the socket cannot be used; that of `otherwise`.
     pub fn resume(
         listener: UnixListener,
-        otherwise: Option<PathBuf>,
+        otherwise: impl FnOnce() -> io::Result<PathBuf>,
         handler: Arc<dyn LineHandler>,
     ) -> io::Result<Self> {
         if let Some((path, inode)) = place_of(&listener)? {
             return Self::serve(path, inode, listener, handler);
         }
-        let path = otherwise.ok_or(io::ErrorKind::NotFound)?;
-        Self::start(path, handler)
+        Self::start(otherwise()?, handler)
     }
 
     fn serve(
@@ -338,11 +336,12 @@ mod tests {
                 .any(|line| line.ends_with("made"))
         );
         let inode = path.symlink_metadata().unwrap().ino();
-        let refused = LineServer::resume(own, None, Arc::new(Silent)).unwrap_err();
+        let nowhere = || Err(io::ErrorKind::NotFound.into());
+        let refused = LineServer::resume(own, nowhere, Arc::new(Silent)).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::NotFound);
         let elsewhere = directory.path().join("7-3.sock");
-        let resumed = LineServer::resume(listener, Some(elsewhere.clone()), Arc::new(Silent));
-        let resumed = resumed.unwrap();
+        let place = || Ok(elsewhere.clone());
+        let resumed = LineServer::resume(listener, place, Arc::new(Silent)).unwrap();
         assert_eq!(resumed.path(), elsewhere);
         drop(resumed);
         assert_eq!(path.symlink_metadata().unwrap().ino(), inode);

@@ -127,6 +127,19 @@ pub fn agree_on_operations(
     compare_trees(&model, target, compare).map_err(|problem| format!("at the end: {problem}"))
 }
 
+/// No program but ours has changed the store's directory, so none is reported to have.
+///
+/// # Errors
+/// How many objects are reported as moved or removed by another program.
+pub fn demand_none_externally_modified(store: &dyn Store) -> Result<(), String> {
+    match store.pending().externally_modified {
+        0 => Ok(()),
+        count => Err(format!(
+            "{count} objects are missing that no other program has moved"
+        )),
+    }
+}
+
 /// What a volume at rest holds when everything is deleted, committed and applied: nothing.
 ///
 /// # Errors

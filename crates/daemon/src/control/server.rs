@@ -50,9 +50,11 @@ impl ControlServer {
         handler: Arc<dyn ControlHandler>,
         readers: Option<&str>,
     ) -> io::Result<Self> {
-        let place =
-            mount.map(|mount| Ok::<_, io::Error>(runtime_directory()?.join(socket_name(mount))));
-        let server = LineServer::resume(listener, place.transpose()?, lines(handler, readers))?;
+        let place = || {
+            let mount = mount.ok_or(io::ErrorKind::NotFound)?;
+            Ok(runtime_directory()?.join(socket_name(mount)))
+        };
+        let server = LineServer::resume(listener, place, lines(handler, readers))?;
         admit(&server, readers);
         Ok(Self(server))
     }

@@ -66,8 +66,7 @@ pub(crate) fn is_end_wanted() -> bool {
     is_last() && ends.is_some_and(|ends| ends > 0)
 }
 
-/// Whether our supervisor says that the predecessor was killed from outside, after or before it was
-/// ready.
+/// Whether our supervisor says that the predecessor was killed from outside.
 pub(crate) fn predecessor_was_killed() -> bool {
     supervisor_pid().is_some() && std::env::var_os(KILLED_VARIABLE).is_some()
 }

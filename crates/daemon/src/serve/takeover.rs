@@ -218,9 +218,8 @@ impl TakeoverState {
 }
 
 /// The number of this attempt, without the one before it if that was killed from outside: the cause
-/// was not what it did, and the killer (the kernel, when memory is short) may stop. It may have been
-/// ready: the attempt counts until the requests of its predecessor are answered, which comes after.
-/// How many are killed before none tries again is the supervisor's to decide.
+/// was not what it did, and the killer (the kernel, when memory is short) may stop. How many are
+/// killed before none tries again is the supervisor's to decide.
 fn begin_attempt(arena: &Arena) -> Result<u32, TakeoverError> {
     let attempt = begin_takeover(arena)?;
     if attempt > 1 && predecessor_was_killed() {

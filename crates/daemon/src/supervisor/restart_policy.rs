@@ -68,7 +68,7 @@ pub(super) struct RestartPolicy {
     hangs: u32,
     /// Of daemons that were ready only for a short time.
     short_lives: u32,
-    /// The last one was killed from outside, ready or not.
+    /// The last one was killed from outside.
     was_killed: bool,
     /// Since an end was requested.
     at_end: u32,

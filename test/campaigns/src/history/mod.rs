@@ -196,24 +196,14 @@ pub fn work_on_mount(
     work(kind, app, from, postmark, 0, is_durable)
 }
 
-/// How often a call is tried again that the kernel answers with EAGAIN.
-const AGAIN_MAX: u32 = 20;
-
-/// Does something that changes nothing if there is no room, as soon as there is. A call on a nearly full
-/// ext4 with inline data was seen to fail with EAGAIN, once: it is reported, and tried again.
+/// Does something that changes nothing if there is no room, as soon as there is.
 ///
 /// # Errors
 /// Why else it was not done.
 pub fn with_room<T>(mut attempt: impl FnMut() -> io::Result<T>) -> Result<T, String> {
-    let mut again = 0;
     loop {
         match attempt() {
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-                std::thread::sleep(FULL_PAUSE);
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && again < AGAIN_MAX => {
-                again += 1;
-                eprintln!("tried again, {again}: {error}");
                 std::thread::sleep(FULL_PAUSE);
             }
             other => return other.map_err(|error| error.to_string()),

@@ -46,7 +46,7 @@ pub fn returned(number: u64) -> Result<(), String> {
         ..
     } = step;
     writeln!(std::io::stdout(), "{number} {began_ns} {returned_ns}")
-        .map_err(|error| error.to_string())?;
+        .map_err(|error| format!("reporting step {number}: {error}"))?;
     let pause_us = PAUSE_US.load(Ordering::SeqCst);
     if pause_us > 0 {
         // From 0 to twice the mean, so that programs meet each other in all ways.

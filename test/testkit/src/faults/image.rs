@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use super::run::mount;
 use super::{Cuts, Setting, random_fault};
 use crate::crash::{CrashLower, Fate, leftovers};
+use crate::harness::demand_none_externally_modified;
 use crate::random::Random;
 use crate::target::Target as _;
 use crate::timeline::Timeline;
@@ -143,12 +144,7 @@ fn recover(lower: &CrashLower, setting: &Setting) -> Result<(Tree, u64), String>
         return Err(format!("applying changed what is shown: {difference}"));
     }
     demand_no_leftovers(lower)?;
-    let externally_modified = mounted.store.pending().externally_modified;
-    if externally_modified > 0 {
-        return Err(format!(
-            "{externally_modified} objects are missing that no other program has moved"
-        ));
-    }
+    demand_none_externally_modified(mounted.store.as_ref())?;
     Ok((tree, calls))
 }
 

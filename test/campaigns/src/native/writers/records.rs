@@ -55,13 +55,15 @@ pub(super) fn work(app: &Path) -> Result<Infallible, String> {
         let mut options = OpenOptions::new();
         let options = options.write(true).create(true).truncate(false);
         with_room(|| options.open(app.join(name(file))))
+            .map_err(|error| format!("opening {}: {error}", name(file)))
     };
     let files = (0..FILES).map(open).collect::<Result<Vec<File>, _>>()?;
     let mut step = 0;
     loop {
         step += 1;
         let file = &files[(step % FILES) as usize];
-        with_room(|| file.write_all_at(&record(step, began_ns()), offset(step)))?;
+        with_room(|| file.write_all_at(&record(step, began_ns()), offset(step)))
+            .map_err(|error| format!("step {step}: {error}"))?;
         returned(step)?;
     }
 }

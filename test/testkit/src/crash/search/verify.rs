@@ -11,6 +11,7 @@ use super::tree::{Seen, Tree};
 use super::walk::{walk_lower, walk_store};
 use super::{SearchOptions, SearchStatistics};
 use crate::crash::{CrashLower, Effect, Fate, Refusals, RefusedCalls, leftovers};
+use crate::harness::demand_none_externally_modified;
 use mobifs_numerics::Random;
 
 /// How many of a thousand mounts are followed by one more before anything is applied.
@@ -278,12 +279,7 @@ impl Search {
             .map_err(|what| format!("after applying what was found: {what}"))?;
         // There is room again.
         image.set_refusals(Refusals::default());
-        let externally_modified = store.pending().externally_modified;
-        if externally_modified > 0 {
-            return Err(format!(
-                "{externally_modified} objects are missing that no other program has moved"
-            ));
-        }
+        demand_none_externally_modified(&store)?;
         // A file is kept in limbo as long as it has names that were never looked up.
         store
             .close()
