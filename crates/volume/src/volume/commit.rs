@@ -1,5 +1,6 @@
 //! Handing closed transactions over to the store.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use mobifs_base::{MonotonicNs, ObjectId, PAGE_BYTES_U64, SpaceInfo, TransactionId};
@@ -7,7 +8,7 @@ use mobifs_engine::{ClosedUntil, Commit, FsError, Next, SyncPoint};
 use mobifs_store::{Calibration, StoreError, Transaction};
 
 use super::group_commit::Wanted;
-use super::sync::MutexGuard;
+use super::locks::{ApplyLock, CommitLock};
 use super::{Checkpoint, Shared, Volume, VolumeError};
 use crate::AppName;
 
@@ -24,7 +25,7 @@ impl Shared {
     /// reservations, so that no room is reserved twice in between.
     pub(super) fn commit_one(
         &self,
-        commit_lock: &MutexGuard<'_, ()>,
+        commit_lock: &CommitLock<'_>,
         commit: &Commit,
     ) -> Result<(), StoreError> {
         self.try_commit(commit_lock, std::slice::from_ref(commit), false)
@@ -34,7 +35,7 @@ impl Shared {
     /// Where several fail they are as if they had not been tried.
     pub(super) fn commit_group(
         &self,
-        commit_lock: &MutexGuard<'_, ()>,
+        commit_lock: &CommitLock<'_>,
         group: &[Commit],
     ) -> Result<(), StoreError> {
         self.try_commit(commit_lock, group, false)
@@ -43,10 +44,12 @@ impl Shared {
     /// As [`Shared::commit_group`]; `may_wait`: no caller waits for it.
     fn try_commit(
         &self,
-        commit_lock: &MutexGuard<'_, ()>,
+        commit_lock: &CommitLock<'_>,
         group: &[Commit],
         may_wait: bool,
     ) -> Result<(), StoreError> {
+        debug_assert!(!group.is_empty(), "a group has a transaction");
+        debug_assert!(are_apart(group), "an app has one transaction of a group");
         let started = self.moment().now;
         let result = self.hand_over(group);
         match (&result, group) {
@@ -84,7 +87,9 @@ impl Shared {
         for commit in group {
             locked.engine.committed(commit.transaction);
         }
-        let freed = before - locked.engine.dirty_bytes();
+        let after = locked.engine.dirty_bytes();
+        debug_assert!(after <= before, "a commit makes nothing dirty");
+        let freed = before.saturating_sub(after);
         self.forecast.lock().committed(freed);
         drop(locked);
         let last = Checkpoint {
@@ -218,7 +223,7 @@ impl Shared {
         }
     }
 
-    fn apply_alone(&self, _applying: &MutexGuard<'_, ()>) -> Result<(), StoreError> {
+    fn apply_alone(&self, _applying: &ApplyLock<'_>) -> Result<(), StoreError> {
         let before = self.room_to_free();
         let freeing = self.freed_space.lock().begin_apply();
         let result = self.store.apply();
@@ -240,7 +245,7 @@ impl Shared {
 
     /// Reports the applied state, if that is wanted. What was committed after the apply is applied
     /// first: some of it may be in its place already.
-    fn report_applied(&self, _commit_lock: &MutexGuard<'_, ()>, now: MonotonicNs) {
+    fn report_applied(&self, _commit_lock: &CommitLock<'_>, now: MonotonicNs) {
         let applied = self.options.applied.as_ref();
         let Some(applied) = applied.filter(|applied| applied.is_due(now)) else {
             return;
@@ -298,6 +303,14 @@ impl Committed {
             Self::Part => None,
         }
     }
+}
+
+/// Whether no app has two of these transactions. What the store gets as one transaction would
+/// otherwise have an order within it that it does not know.
+fn are_apart(group: &[Commit]) -> bool {
+    let mut seen = BTreeSet::new();
+    let mut apps = group.iter().flat_map(|commit| &commit.apps);
+    group.len() == 1 || apps.all(|app| seen.insert(app))
 }
 
 /// The error for a thread that waits for a commit.

@@ -11,10 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mobifs_base::{ObjectId, TransactionId};
 use mobifs_engine::{Commit, Engine, FsError, SyncPoint};
+use mobifs_locks::Order;
 
 use super::Shared;
 use super::commit::not_committed;
-use super::sync::{Condvar, Mutex};
+use super::locks::{Rank, RankedMutex};
+use super::sync::Condvar;
 
 /// A group grows no larger, in bytes: each of its calls waits for all of it. The transaction of the
 /// call that leads may be larger alone.
@@ -67,9 +69,9 @@ impl Wanted {
 }
 
 /// The calls that wait for a commit.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct CommitQueue {
-    calls: Mutex<Calls>,
+    calls: RankedMutex<Calls>,
     /// A leader has ended, or a call's transactions are committed.
     changed: Condvar,
     /// Transactions that were committed together with another one.
@@ -94,6 +96,15 @@ struct Place<'a> {
 }
 
 impl CommitQueue {
+    pub(super) fn new(order: Order) -> Self {
+        Self {
+            calls: RankedMutex::new(order, Rank::CommitQueue, Calls::default()),
+            changed: Condvar::new(),
+            joined: AtomicU64::new(0),
+            steps: AtomicU64::new(0),
+        }
+    }
+
     /// Whether a call commits for all at this moment.
     pub(super) fn is_led(&self) -> bool {
         self.calls.lock().is_led
@@ -137,7 +148,7 @@ impl Place<'_> {
                 self.leads = true;
                 return true;
             }
-            self.queue.changed.wait(&mut calls);
+            self.queue.changed.wait(calls.guard_mut());
         }
     }
 

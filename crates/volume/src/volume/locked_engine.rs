@@ -7,7 +7,8 @@ use mobifs_base::MonotonicNs;
 use mobifs_engine::Engine;
 
 use super::Shared;
-use super::sync::{Condvar, MutexGuard};
+use super::locks::Guard;
+use super::sync::Condvar;
 use crate::Arena;
 
 /// What the engine's lock guards.
@@ -43,7 +44,7 @@ pub(super) enum Keeping {
 /// so no caller sees what a kill could undo. The exception is a batch: its writer has declared that
 /// nothing relies on it yet.
 pub(super) struct LockedEngine<'a> {
-    guard: MutexGuard<'a, EngineState>,
+    guard: Guard<'a, EngineState>,
     arena: Option<&'a Arena>,
     keeping: Keeping,
 }
@@ -96,9 +97,9 @@ impl LockedEngine<'_> {
         self.save();
         match timeout {
             Some(timeout) => {
-                wake.wait_for(&mut self.guard, timeout);
+                wake.wait_for(self.guard.guard_mut(), timeout);
             }
-            None => wake.wait(&mut self.guard),
+            None => wake.wait(self.guard.guard_mut()),
         }
     }
 }

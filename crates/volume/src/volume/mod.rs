@@ -18,6 +18,7 @@ mod faulty;
 mod freed_space;
 mod group_commit;
 mod locked_engine;
+mod locks;
 mod namespace;
 mod needs;
 mod pacing;
@@ -55,10 +56,11 @@ use self::durable_syncs::DurableSyncs;
 use self::freed_space::FreedSpace;
 use self::group_commit::CommitQueue;
 use self::locked_engine::{EngineState, LockedEngine};
+use self::locks::{Rank, RankedMutex, RankedRwLock};
 use self::rollback_journals::RollbackJournals;
 use self::room::Starved;
 use self::sync::thread::{self, JoinHandle};
-use self::sync::{Condvar, Mutex, RwLock};
+use self::sync::{Condvar, Mutex};
 use crate::forecast::Forecast;
 use crate::opened::Resumption;
 use crate::{Arena, Rules};
@@ -87,22 +89,22 @@ struct Checkpoint {
     now: MonotonicNs,
 }
 
-/// What is shared with the checkpointer thread.
+/// What is shared with the checkpointer thread. [`Rank`] has the order of its locks.
 struct Shared {
-    engine_state: Mutex<EngineState>,
+    engine_state: RankedMutex<EngineState>,
     /// Signals `EngineState::wake`.
     wake: Condvar,
     /// Signals `EngineState::is_trimming`.
     crowded: Condvar,
-    /// Asks the kernel to forget objects; none: there is no kernel. Held with no other lock.
-    kernel_cache: Mutex<Option<Arc<dyn KernelCache>>>,
+    /// Asks the kernel to forget objects; none: there is no kernel.
+    kernel_cache: RankedMutex<Option<Arc<dyn KernelCache>>>,
     /// The trimmer's thread runs. Without it the checkpointer does its work.
     has_trimmer: AtomicBool,
     /// References that were given back since the trimmer's last round.
     forgotten_objects: AtomicU64,
-    /// Its holder may change the store's committed state. Taken before `engine_state`.
-    commit_lock: Mutex<()>,
-    /// Calls that wait for a commit. Taken after `commit_lock` and before `engine_state`.
+    /// Its holder may change the store's committed state.
+    commit_lock: RankedMutex<()>,
+    /// Calls that wait for a commit.
     commit_queue: CommitQueue,
     /// To which the checkpointer gives way.
     durable_syncs: DurableSyncs,
@@ -112,41 +114,41 @@ struct Shared {
     options: VolumeOptions,
     started: Moment,
     /// Held for reading while data is passed from the store to the engine, for writing
-    /// while the store forgets. Taken before `engine_state`.
-    listing: RwLock<()>,
+    /// while the store forgets.
+    listing: RankedRwLock<()>,
     /// Rules in force; the engine has a copy.
-    rules: Mutex<Rules>,
+    rules: RankedMutex<Rules>,
     /// Why an app is read-only, by its path.
-    failures: Mutex<BTreeMap<Vec<u8>, commit::FailedCommit>>,
-    /// What deletions free with the next apply. Held with no other lock.
-    freed_space: Mutex<FreedSpace>,
+    failures: RankedMutex<BTreeMap<Vec<u8>, commit::FailedCommit>>,
+    /// What deletions free with the next apply.
+    freed_space: RankedMutex<FreedSpace>,
     /// A commit waits for room in the lower filesystem.
-    starved: Mutex<Option<Starved>>,
+    starved: RankedMutex<Option<Starved>>,
     /// A program may still roll back what it is changing.
     is_revocable: AtomicBool,
     /// Commits wait for room because of that.
     is_postponed: AtomicBool,
     /// The journal could not be applied to make room, and the log says so.
     is_stuck: AtomicBool,
-    /// Held while the journal is applied, so that only one thread does. Taken before `commit_lock`.
-    applying: Mutex<()>,
-    /// Why applying failed the last time. Held with no other lock.
-    apply_failure: Mutex<Option<String>>,
+    /// Held while the journal is applied, so that only one thread does.
+    applying: RankedMutex<()>,
+    /// Why applying failed the last time.
+    apply_failure: RankedMutex<Option<String>>,
     /// Last checkpoint of each app, by its path.
-    checkpoints: Mutex<BTreeMap<Vec<u8>, Checkpoint>>,
-    /// When to commit what is closed. Taken after `engine_state`.
-    pacing: Mutex<Pacing>,
-    /// Detects users by bursts of requests; none: not used. Held with no other lock.
-    bursts: Option<Mutex<Bursts>>,
-    /// How long memory would last. Taken last.
-    forecast: Mutex<Forecast>,
+    checkpoints: RankedMutex<BTreeMap<Vec<u8>, Checkpoint>>,
+    /// When to commit what is closed.
+    pacing: RankedMutex<Pacing>,
+    /// Detects users by bursts of requests; none: not used.
+    bursts: Option<RankedMutex<Bursts>>,
+    /// How long memory would last.
+    forecast: RankedMutex<Forecast>,
     /// Nothing is written any more: a drill, or the end.
     power_cut: AtomicBool,
     stopping: AtomicBool,
     /// The checkpointer is to commit and apply everything.
     pressure_flush: AtomicBool,
-    /// The sources that say that the battery is low. Taken before all others.
-    low_batteries: Mutex<BTreeSet<BatterySource>>,
+    /// The sources that say that the battery is low.
+    low_batteries: RankedMutex<BTreeSet<BatterySource>>,
     /// What the kernel adapter found out about `sync(2)`.
     sync_reaches: AtomicBool,
     /// Shortest age at which the rules close a transaction, in milliseconds.
@@ -194,47 +196,53 @@ impl Volume {
         let engine = start_engine(&*store, &options, &rules, resumption)?;
         let started = options.clock.moment();
         let background = options.background;
+        let order = locks::new_order();
+        let engine_state = EngineState {
+            engine,
+            checkpointer_idle: false,
+            wake: false,
+            closings_seen: 0,
+            space_at: started.now,
+            is_trimming: false,
+            batched_bytes: 0,
+        };
+        let pacing = Pacing::new(options.pacing);
+        let bursts = options
+            .user_from_bursts
+            .then(|| RankedMutex::new(order, Rank::Bursts, Bursts::default()));
         let shared = Arc::new(Shared {
-            engine_state: Mutex::new(EngineState {
-                engine,
-                checkpointer_idle: false,
-                wake: false,
-                closings_seen: 0,
-                space_at: started.now,
-                is_trimming: false,
-                batched_bytes: 0,
-            }),
+            engine_state: RankedMutex::new(order, Rank::Engine, engine_state),
             wake: Condvar::new(),
             crowded: Condvar::new(),
-            kernel_cache: Mutex::new(None),
+            kernel_cache: RankedMutex::new(order, Rank::KernelCache, None),
             has_trimmer: AtomicBool::new(false),
             forgotten_objects: AtomicU64::new(0),
-            commit_lock: Mutex::new(()),
-            commit_queue: CommitQueue::default(),
+            commit_lock: RankedMutex::new(order, Rank::Commit, ()),
+            commit_queue: CommitQueue::new(order),
             durable_syncs: DurableSyncs::default(),
-            rollback_journals: RollbackJournals::inherited(resumption.is_some()),
-            listing: RwLock::new(()),
+            rollback_journals: RollbackJournals::new(order, resumption.is_some()),
+            listing: RankedRwLock::new(order, Rank::Listing, ()),
             store,
             started,
             age_min_ms: rules.due_age_ms_min().into(),
             memory_budget_bytes: options.memory_budget_bytes.into(),
-            rules: Mutex::new(rules),
-            failures: Mutex::default(),
-            freed_space: Mutex::default(),
-            starved: Mutex::default(),
+            rules: RankedMutex::new(order, Rank::Rules, rules),
+            failures: RankedMutex::new(order, Rank::Failures, BTreeMap::new()),
+            freed_space: RankedMutex::new(order, Rank::FreedSpace, FreedSpace::default()),
+            starved: RankedMutex::new(order, Rank::WaitingCommit, None),
             is_revocable: AtomicBool::new(false),
             is_postponed: AtomicBool::new(false),
             is_stuck: AtomicBool::new(false),
-            applying: Mutex::new(()),
-            apply_failure: Mutex::new(None),
-            checkpoints: Mutex::default(),
-            pacing: Mutex::new(Pacing::new(options.pacing)),
-            bursts: options.user_from_bursts.then(Mutex::default),
-            forecast: Mutex::default(),
+            applying: RankedMutex::new(order, Rank::Applying, ()),
+            apply_failure: RankedMutex::new(order, Rank::ApplyFailure, None),
+            checkpoints: RankedMutex::new(order, Rank::Checkpoints, BTreeMap::new()),
+            pacing: RankedMutex::new(order, Rank::Pacing, pacing),
+            bursts,
+            forecast: RankedMutex::new(order, Rank::Forecast, Forecast::default()),
             power_cut: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             pressure_flush: AtomicBool::new(false),
-            low_batteries: Mutex::default(),
+            low_batteries: RankedMutex::new(order, Rank::LowBatteries, BTreeSet::new()),
             sync_reaches: AtomicBool::new(false),
             options,
         });

@@ -7,7 +7,7 @@ use mobifs_engine::{ClosedUntil, Engine, FsError, Need, Node, RemovalMemory, Sto
 use mobifs_store::StoreError;
 
 use super::locked_engine::Keeping;
-use super::sync::MutexGuard;
+use super::locks::CommitLock;
 use super::{LockedEngine, Shared, store_failed};
 use crate::arena;
 
@@ -298,7 +298,7 @@ impl Shared {
 
     /// Parks pages of a deleted file that is still in use outside memory; false if
     /// there is none.
-    fn spill(&self, _turn: &MutexGuard<'_, ()>) -> Result<bool, FsError> {
+    fn spill(&self, _commit_lock: &CommitLock<'_>) -> Result<bool, FsError> {
         let candidate = self.lock_engine().engine.spill_candidate();
         let Some((id, pages)) = candidate else {
             return Ok(false);

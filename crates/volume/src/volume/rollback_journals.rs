@@ -51,9 +51,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mobifs_base::{FileKind, MonotonicNs, Name, ObjectId};
 use mobifs_engine::FsError;
+use mobifs_locks::Order;
 
 use super::Volume;
-use super::sync::Mutex;
+use super::locks::{Rank, RankedMutex};
 
 /// What SQLite adds to the name of a database.
 const SUFFIX: &[u8] = b"-journal";
@@ -158,9 +159,9 @@ pub struct SyncCaller<'c> {
 }
 
 /// The journals under way.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct RollbackJournals {
-    under_way: Mutex<BTreeMap<ObjectId, Rollback>>,
+    under_way: RankedMutex<BTreeMap<ObjectId, Rollback>>,
     /// Calls that were answered without a commit.
     ordered: AtomicU64,
     /// There may be journals of which a predecessor knew.
@@ -168,11 +169,12 @@ pub(super) struct RollbackJournals {
 }
 
 impl RollbackJournals {
-    /// For a volume that goes on from the state of a killed process.
-    pub(super) fn inherited(is_inherited: bool) -> Self {
+    /// `is_inherited`: the volume goes on from the state of a killed process.
+    pub(super) fn new(order: Order, is_inherited: bool) -> Self {
         Self {
+            under_way: RankedMutex::new(order, Rank::RollbackJournals, BTreeMap::new()),
+            ordered: AtomicU64::new(0),
             is_inherited,
-            ..Self::default()
         }
     }
 

@@ -7,7 +7,7 @@ use mobifs_engine::FsError;
 use mobifs_store::StoreError;
 
 use super::locked_engine::Keeping;
-use super::sync::MutexGuard;
+use super::locks::CommitLock;
 use super::{Shared, Volume, store_failed};
 
 /// While a commit waits for room, it is checked this often.
@@ -34,7 +34,7 @@ impl Shared {
     /// Updates the engine's view of the room. Reservations are read before the
     /// room: should applying finish in between, the room is judged too small, never
     /// too large.
-    pub(super) fn refresh_space(&self, _turn: &MutexGuard<'_, ()>) -> Result<(), StoreError> {
+    pub(super) fn refresh_space(&self, _commit_lock: &CommitLock<'_>) -> Result<(), StoreError> {
         let pending = self.store.pending();
         let space = self.store.space()?;
         let now = self.moment().now;
@@ -45,7 +45,7 @@ impl Shared {
         Ok(())
     }
 
-    fn has_promised_room(&self, commit_lock: &MutexGuard<'_, ()>) -> Result<bool, FsError> {
+    fn has_promised_room(&self, commit_lock: &CommitLock<'_>) -> Result<bool, FsError> {
         let refreshed = self.refresh_space(commit_lock);
         refreshed.map_err(|error| store_failed(&error))?;
         Ok(self.lock_engine().engine.has_promised_room())
@@ -53,12 +53,12 @@ impl Shared {
 
     /// Whether something may be committed because an operation needs room, here or in memory:
     /// see [`crate::VolumeOptions::rolls_back`].
-    pub(super) fn may_commit_for_room(&self, commit_lock: &MutexGuard<'_, ()>) -> bool {
+    pub(super) fn may_commit_for_room(&self, commit_lock: &CommitLock<'_>) -> bool {
         !self.options.rolls_back || self.can_commit(commit_lock)
     }
 
     /// Whether there is room for a commit, as far as that is known.
-    fn can_commit(&self, commit_lock: &MutexGuard<'_, ()>) -> bool {
+    fn can_commit(&self, commit_lock: &CommitLock<'_>) -> bool {
         self.refresh_space(commit_lock).is_err() || self.lock_engine().engine.can_commit()
     }
 

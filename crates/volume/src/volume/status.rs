@@ -19,6 +19,8 @@ impl Volume {
         let shared = &self.shared;
         let now = shared.moment().now;
         let read_only = shared.options.read_only;
+        // A lock in the expression below would be held to its end.
+        let not_applied = shared.apply_failure.lock().clone();
         let (engine, machine) = {
             // What the machine does and what the apps are, at one moment.
             let locked = shared.lock_engine();
@@ -63,7 +65,7 @@ impl Volume {
                 strays: pending.externally_modified,
                 preallocated_unused_bytes: pending.preallocated_bytes,
                 ordered_fsyncs: shared.rollback_journals.ordered(),
-                not_applied: shared.apply_failure.lock().clone(),
+                not_applied,
             },
             user: shared.user_report(now),
             recording: None,

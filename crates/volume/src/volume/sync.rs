@@ -2,12 +2,16 @@
 //! those of a test that chooses which thread runs when.
 
 #[cfg(not(feature = "interleavings"))]
-pub(super) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+pub(super) use parking_lot::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 #[cfg(not(feature = "interleavings"))]
 pub(super) use std::thread;
 
 #[cfg(feature = "interleavings")]
 pub(super) use chosen::{Condvar, Mutex, MutexGuard, RwLock};
+#[cfg(feature = "interleavings")]
+pub(super) use shuttle::sync::{RwLockReadGuard, RwLockWriteGuard};
 #[cfg(feature = "interleavings")]
 pub(super) use shuttle::thread;
 
@@ -18,7 +22,9 @@ mod chosen {
     use std::sync::{PoisonError, TryLockError};
     use std::time::Duration;
 
-    use shuttle::sync::{self, RwLockReadGuard, RwLockWriteGuard};
+    use shuttle::sync;
+
+    use super::{RwLockReadGuard, RwLockWriteGuard};
 
     #[derive(Debug, Default)]
     pub(in super::super) struct Mutex<T>(sync::Mutex<T>);
