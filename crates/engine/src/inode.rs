@@ -13,6 +13,7 @@ use mobifs_base::{
 use crate::directory::{Directory, Displaced, Listing};
 use crate::persist::dirty_tracking::Tracked;
 use crate::request::{Node, SetIdBits};
+use crate::usage::Usage;
 use crate::versions::{Change, Edited, PageVersions, ReadPlan, Zeroed};
 
 /// Extended attributes, name to value.
@@ -34,8 +35,8 @@ pub(crate) enum Body {
 /// One filesystem object in memory.
 ///
 /// Invariants: a directory is in memory as long as an inode that has it as `home`
-/// is; an inode with `holds > 0` (mentioned by an uncommitted transaction), looked-up
-/// or open is never evicted.
+/// is; an inode that an uncommitted transaction mentions, looked-up or open is never
+/// evicted.
 #[derive(Debug)]
 pub(crate) struct Inode {
     pub(crate) attributes: Attributes,
@@ -51,8 +52,6 @@ pub(crate) struct Inode {
     pub(crate) home: ObjectId,
     /// Name in `home`; kept current for directories, to build paths.
     pub(crate) name: Option<Name>,
-    /// Objects in memory whose `home` this is.
-    pub(crate) residents: u64,
     /// The app, valid while `app_epoch` is the engine's.
     pub(crate) app: AppId,
     pub(crate) app_epoch: u64,
@@ -64,9 +63,8 @@ pub(crate) struct Inode {
     /// It has, or had, more names than one: not all of them need to be in `home`, and
     /// `home` need not have one any more.
     pub(crate) had_several_names: bool,
-    pub(crate) lookups: u64,
-    pub(crate) opens: u64,
-    pub(crate) holds: u64,
+    /// What keeps it in memory.
+    pub(crate) usage: Usage,
     /// The object lost its last link in a transaction whose commit made the store keep its
     /// content.
     pub(crate) pinned: bool,
@@ -100,15 +98,12 @@ impl Inode {
             announced: true,
             home,
             name,
-            residents: 0,
             app: AppId(0),
             app_epoch: 0,
             linked_apps: Vec::new(),
             has_unknown_names: has_several_names,
             had_several_names: has_several_names,
-            lookups: 0,
-            opens: 0,
-            holds: 0,
+            usage: Usage::default(),
             pinned: false,
             stamp: 0,
             versions: PageVersions::of_store(info.attributes.size),

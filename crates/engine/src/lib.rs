@@ -24,6 +24,7 @@ pub mod persist;
 pub mod policy;
 mod request;
 mod transactions;
+mod usage;
 mod versions;
 
 pub use app::{AppPolicy, AppRules, Class, TopLevelApps};

@@ -214,7 +214,7 @@ impl Engine {
             && open.held.insert(id)
             && let Some(inode) = self.namespace.get_mut(&id)
         {
-            inode.holds += 1;
+            inode.usage.hold();
         }
     }
 

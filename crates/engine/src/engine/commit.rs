@@ -110,7 +110,10 @@ impl Engine {
         self.durable_syncs.note();
         // Each transaction that mentions it holds the object once, so where none does there is
         // nothing to look for, and the last one ends the search.
-        let holds = self.namespace.get(&id).map_or(0, |inode| inode.holds);
+        let holds = self
+            .namespace
+            .get(&id)
+            .map_or(0, |inode| inode.usage.transactions());
         let holds = usize::try_from(holds).unwrap_or(usize::MAX);
         let mentioning = self.transactions.with_object(id, holds);
         self.sync_point_with(&apps, &mentioning)
@@ -435,7 +438,7 @@ impl Engine {
             if let Some(inode) = self.namespace.get_mut(&id)
                 && inode.is_orphan()
                 && inode.versions.is_known_to_store()
-                && (inode.lookups > 0 || inode.opens > 0 || inode.residents > 0)
+                && (inode.usage.is_referenced() || inode.usage.children() > 0)
             {
                 inode.pinned = true;
                 pins.push(id);

@@ -158,7 +158,7 @@ impl Engine {
     pub fn spill_candidate(&self) -> Option<(ObjectId, Vec<(PageIndex, Page)>)> {
         self.namespace
             .iter()
-            .filter(|(_, inode)| inode.is_orphan() && inode.holds == 0)
+            .filter(|(_, inode)| inode.is_orphan() && inode.usage.transactions() == 0)
             .map(|(&id, inode)| (id, inode.versions.spillable(SPILL_PAGES_MAX)))
             // The choice must not depend on the order of a hash table.
             .max_by_key(|(id, pages)| (pages.len(), id.0))

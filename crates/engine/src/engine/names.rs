@@ -33,7 +33,7 @@ impl Engine {
             .ok_or(FsError::NotFound)?;
         let id = self.adopt(parent, name, slot)?;
         let inode = self.namespace.inode_mut(id)?;
-        inode.lookups += 1;
+        inode.usage.look_up();
         Ok(inode.node(id))
     }
 
@@ -52,7 +52,7 @@ impl Engine {
             inode.home
         };
         let inode = self.namespace.inode_mut(parent)?;
-        inode.lookups += 1;
+        inode.usage.look_up();
         Ok(inode.node(parent))
     }
 
@@ -144,7 +144,7 @@ impl Engine {
             .namespace
             .new_inode(caller, moment, parent, spec, inheritance, nlink);
         inode.name = Some(name.clone());
-        inode.lookups = 1;
+        inode.usage.look_up();
         self.namespace.insert_inode(id, inode)?;
         let transaction = self.begin_entry(parent, id, moment)?;
         let transaction = self.touch_new(transaction, id)?;
@@ -189,7 +189,7 @@ impl Engine {
             .namespace
             .new_inode(caller, moment, parent, &spec, inheritance, 0);
         inode.unnamed = true;
-        inode.lookups = 1;
+        inode.usage.look_up();
         let app = self.namespace.app_of(parent, &mut self.apps);
         (inode.app, inode.app_epoch) = self.namespace.current_app(app);
         let mut change = Change::new(ORPHAN, self.namespace.is_tracked());
@@ -334,7 +334,7 @@ impl Engine {
         transaction = self.record_dentry(transaction, (parent, &name), None, Some(id));
         self.finish(transaction, moment.now);
         let inode = self.namespace.inode_mut(id)?;
-        inode.lookups += 1;
+        inode.usage.look_up();
         Ok(inode.node(id))
     }
 
@@ -537,7 +537,7 @@ impl Engine {
         if inode.foreign {
             return Err(FsError::CrossDevice.into());
         }
-        inode.opens += 1;
+        inode.usage.open();
         Ok(())
     }
 

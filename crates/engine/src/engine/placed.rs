@@ -46,7 +46,7 @@ impl Engine {
         let holds = self
             .namespace
             .get(&directory)
-            .map_or(0, |inode| inode.holds);
+            .map_or(0, |inode| inode.usage.transactions());
         let holds = usize::try_from(holds).unwrap_or(usize::MAX);
         let mut mentioning = self.transactions.with_object(directory, holds).into_iter();
         mentioning.all(|id| {

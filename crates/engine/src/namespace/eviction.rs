@@ -62,8 +62,8 @@ impl Namespace {
     /// Objects that are looked up or open, and how often.
     pub(crate) fn references(&self) -> impl Iterator<Item = (ObjectId, References)> {
         let of = |inode: &Inode| References {
-            lookups: inode.lookups,
-            opens: inode.opens,
+            lookups: inode.usage.lookups(),
+            opens: inode.usage.opens(),
         };
         let counted = self.iter().map(move |(&id, inode)| (id, of(inode)));
         counted.filter(|(_, references)| *references != References::default())
@@ -72,14 +72,14 @@ impl Namespace {
     /// The kernel dropped `count` references to an object.
     pub(crate) fn forget(&mut self, id: ObjectId, count: u64) {
         if let Some(inode) = self.get_mut(&id) {
-            inode.lookups = inode.lookups.saturating_sub(count);
+            inode.usage.forget(count);
         }
     }
 
     /// An open object is closed.
     pub(crate) fn release(&mut self, id: ObjectId) {
         if let Some(inode) = self.get_mut(&id) {
-            inode.opens = inode.opens.saturating_sub(1);
+            inode.usage.close();
         }
     }
 }
@@ -106,11 +106,11 @@ impl Namespace {
         let Some(inode) = self.get_mut(&id) else {
             return false;
         };
-        if !inode.is_orphan() || inode.lookups > 0 || inode.opens > 0 || id == ObjectId::ROOT {
+        if !inode.is_orphan() || inode.usage.is_referenced() || id == ObjectId::ROOT {
             return false;
         }
         accounting.drop_orphan_pages(inode.versions.drop_orphans());
-        inode.holds == 0 && inode.residents == 0
+        !inode.usage.is_needed()
     }
 
     /// Takes an object out of memory, and the removed directories above it that were in memory only
@@ -127,7 +127,7 @@ impl Namespace {
         debug_assert!(id != ObjectId::ROOT, "the root stays");
         let inode = self.remove(&id)?;
         debug_assert!(
-            inode.holds == 0 && inode.residents == 0 && inode.opens == 0,
+            !inode.usage.is_needed() && inode.usage.opens() == 0,
             "{id} is in use"
         );
         self.several_names.remove(&id);
@@ -142,9 +142,8 @@ impl Namespace {
             self.forgotten.insert(id);
         }
         let home = self.get_mut(&inode.home)?;
-        debug_assert!(home.residents > 0, "the home counted it");
-        home.residents -= 1;
-        (home.residents == 0).then_some(inode.home)
+        home.usage.remove_child();
+        (home.usage.children() == 0).then_some(inode.home)
     }
 
     /// Directories whose listing, and deleted objects that, left memory since the last call. Until
@@ -247,7 +246,11 @@ impl Namespace {
     fn keeps_many_entries(&self, inode: &Inode) -> bool {
         self.get(&inode.home).is_some_and(|home| {
             let entries = home.directory().map_or(0, Directory::len) as u64;
-            entries >= home.residents.saturating_mul(ENTRIES_WORTH_AN_OBJECT)
+            entries
+                >= home
+                    .usage
+                    .children()
+                    .saturating_mul(ENTRIES_WORTH_AN_OBJECT)
         })
     }
 
@@ -296,26 +299,24 @@ impl Namespace {
 
 /// Whether an object can be had from the store again at any time.
 fn is_unused(inode: &Inode) -> bool {
-    inode.lookups == 0 && is_only_looked_up(inode)
+    inode.usage.lookups() == 0 && is_only_looked_up(inode)
 }
 
 /// Whether only the kernel's caches, or programs through them, use an object.
 fn is_kernel_held(inode: &Inode) -> bool {
-    inode.lookups > 0 && is_only_looked_up(inode)
+    inode.usage.lookups() > 0 && is_only_looked_up(inode)
 }
 
 fn is_only_looked_up(inode: &Inode) -> bool {
-    inode.opens == 0
-        && inode.holds == 0
-        && inode.residents == 0
+    inode.usage.opens() == 0
+        && !inode.usage.is_needed()
         && inode.versions.is_all_in_store()
         && !inode.is_orphan()
 }
 
 /// Whether a directory's listing can be had from the store again at any time.
 fn is_idle(inode: &Inode) -> bool {
-    inode.residents == 0
-        && inode.holds == 0
+    !inode.usage.is_needed()
         && inode.versions.is_all_in_store()
         && !inode.is_orphan()
         && inode.directory().is_some()

@@ -33,7 +33,7 @@ const KEPT_OBJECTS: usize = 4096;
 ///
 /// Invariants:
 /// * the root is in memory;
-/// * the `home` of every object is, and counts it among its `residents`;
+/// * the `home` of every object is, and counts it among its children;
 /// * an object with a hold, a lookup or an open stays.
 pub(crate) struct Namespace {
     /// Boxed: the table has up to twice as many places as objects.
@@ -96,7 +96,7 @@ impl Namespace {
             unpinned: Vec::new(),
         };
         let mut root = Inode::from_store(root, ObjectId::ROOT, None);
-        root.lookups = 1;
+        root.usage.look_up();
         namespace.insert(ObjectId::ROOT, root);
         namespace
     }
@@ -305,7 +305,7 @@ impl Namespace {
 
     /// Puts an inode into memory, keeping the count of its home.
     pub(crate) fn insert_inode(&mut self, id: ObjectId, inode: Inode) -> Result<(), Stop> {
-        self.inode_mut(inode.home)?.residents += 1;
+        self.inode_mut(inode.home)?.usage.add_child();
         if inode.had_several_names {
             self.several_names.insert(id);
         }
@@ -317,10 +317,9 @@ impl Namespace {
     pub(crate) fn set_home(&mut self, id: ObjectId, home: ObjectId) -> Result<(), Stop> {
         let before = core::mem::replace(&mut self.inode_mut(id)?.home, home);
         if before != home {
-            self.inode_mut(home)?.residents += 1;
+            self.inode_mut(home)?.usage.add_child();
             if let Some(inode) = self.get_mut(&before) {
-                debug_assert!(inode.residents > 0, "the home counted it");
-                inode.residents -= 1;
+                inode.usage.remove_child();
             }
         }
         Ok(())
@@ -342,8 +341,7 @@ impl Namespace {
     /// An uncommitted transaction mentions the object no more.
     pub(crate) fn release_hold(&mut self, id: ObjectId) {
         if let Some(inode) = self.get_mut(&id) {
-            debug_assert!(inode.holds > 0, "{id} is held");
-            inode.holds -= 1;
+            inode.usage.release_hold();
         }
     }
 

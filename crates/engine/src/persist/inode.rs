@@ -1,6 +1,6 @@
 //! An object as a record. Not in it: its pages, the ranges of its change, its extended attributes
 //! and its directory's entries, which are records of their own, so that an operation writes no more
-//! than it changes; and derived values (`residents`, `holds`, what closed transactions zero).
+//! than it changes; and derived values (usage by transactions and children, what closed transactions zero).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -13,6 +13,7 @@ use super::{Key, RestartImageError};
 use crate::directory::{Directory, Displaced, Listing, check_cookie};
 use crate::inode::{Body, Inode, Xattrs};
 use crate::persist::dirty_tracking::Tracked;
+use crate::usage::Usage;
 use crate::versions::{Change, PageVersions, SavedVersions};
 use mobifs_base::codec::{CodecError, Reader, Writer};
 
@@ -33,15 +34,12 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
         announced,
         home,
         name,
-        residents: _,
         app,
         app_epoch,
         linked_apps,
         has_unknown_names,
         had_several_names,
-        lookups,
-        opens,
-        holds: _,
+        usage,
         pinned,
         stamp: _,
         versions,
@@ -77,8 +75,8 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
     out.u32(app.0);
     out.u64(*app_epoch);
     out.list(linked_apps.iter(), |out, app| out.u32(app.0));
-    out.u64(*lookups);
-    out.u64(*opens);
+    out.u64(usage.lookups());
+    out.u64(usage.opens());
     out.u64(version);
     out.option(change, write_change);
     out.flag(xattrs.is_some());
@@ -143,8 +141,7 @@ pub(crate) fn read(
     inode.app = AppId(from.u32()?);
     inode.app_epoch = from.count()?;
     inode.linked_apps = from.list(Reader::app)?;
-    inode.lookups = from.count()?;
-    inode.opens = from.count()?;
+    inode.usage = Usage::restored(from.count()?, from.count()?);
     let version = from.count()?;
     let change = from.option(|from| read_change(from, is_tracked))?;
     inode.versions = PageVersions::restore(known_to_store, store_bytes, version, change);

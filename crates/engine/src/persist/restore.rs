@@ -105,7 +105,7 @@ impl Parts<'_> {
         Ok(())
     }
 
-    /// Recomputes the values that are derived from the records: holds, residents, memory and room.
+    /// Recomputes the values that are derived from the records: usage by transactions and children, memory and room.
     fn count_again(&mut self) -> Result<(), RestartImageError> {
         for charged in self.transactions.charged() {
             self.accounting.restore(charged)?;
@@ -153,13 +153,13 @@ impl Parts<'_> {
         let closed = closed.flat_map(|(_, closed)| closed.held.iter());
         let held: Vec<ObjectId> = open.chain(closed).copied().collect();
         for id in held {
-            known(self.namespace, id)?.holds += 1;
+            known(self.namespace, id)?.usage.hold();
         }
         let placed = self.namespace.iter();
         let placed = placed.filter(|(id, _)| **id != ObjectId::ROOT);
         let homes: Vec<ObjectId> = placed.map(|(_, inode)| inode.home).collect();
         for home in homes {
-            known(self.namespace, home)?.residents += 1;
+            known(self.namespace, home)?.usage.add_child();
         }
         Ok(())
     }
