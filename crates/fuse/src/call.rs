@@ -2,23 +2,11 @@
 
 use std::cell::Cell;
 
+use crate::delivery::Delivery;
 use crate::protocol::RequestHeader;
 use crate::reply::{Reply, invalidate_attributes};
 use crate::request::{Operation, Request};
 use crate::transport::Transport;
-
-/// Where the answer to a request is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delivery {
-    /// Not sent yet.
-    Pending,
-    /// The kernel has it, or the connection has ended.
-    Delivered,
-    /// The kernel did not wait for it: the request has been answered before.
-    NotAwaited,
-    /// Another thread sends it.
-    Deferred,
-}
 
 /// One request of the kernel and the way to answer it; used by the thread that handles it.
 pub struct Call<'a> {

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::reply::{self, invalidate_entry};
-use crate::session::Shared;
+use crate::shared::Shared;
 
 /// The first minor version of the protocol that has FUSE_NOTIFY_PRUNE (Linux 6.18).
 const PRUNE_MINOR: u32 = 45;

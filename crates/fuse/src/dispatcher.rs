@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::call::{Call, Delivery};
+use crate::call::Call;
+use crate::delivery::Delivery;
 use crate::filesystem::Filesystem;
 use crate::in_flight::RequestSlot;
 use crate::observer::{ObservedTransport, RequestObserver};

@@ -18,7 +18,9 @@
 
 mod call;
 mod connection;
+mod delivery;
 mod dispatcher;
+mod error;
 mod filesystem;
 mod in_flight;
 mod mount;
@@ -34,15 +36,18 @@ pub mod protocol;
 mod reply;
 mod request;
 mod session;
+mod shared;
 pub mod transport;
 mod workers;
 
 #[cfg(test)]
 mod tests;
 
-pub use call::{Call, Delivery};
+pub use call::Call;
 pub use connection::{Connection, DeferredReply};
+pub use delivery::Delivery;
 pub use dispatcher::Dispatcher;
+pub use error::SessionError;
 pub use filesystem::{Filesystem, SCRATCH_BYTES};
 pub use in_flight::{RequestLedger, RequestSlot};
 pub use mount::{
@@ -54,4 +59,4 @@ pub use one_file::{Answer, Clear, FileServer, Incarnation};
 pub use options::{AccessTimes, MountOptions, OptionError, SyncFsMode, WorkerPlacement};
 pub use reply::Reply;
 pub use request::{InitRequest, Malformed, Operation, Request, forget_entries};
-pub use session::{EstablishedConnection, Session, SessionError, SessionHandle, SessionHooks};
+pub use session::{EstablishedConnection, Session, SessionHandle, SessionHooks};

@@ -5,8 +5,9 @@ use std::io::IoSlice;
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::call::{Call, Delivery};
+use crate::call::Call;
 use crate::connection::{Connection, DeferredReply};
+use crate::delivery::Delivery;
 use crate::protocol::{
     InvalidateEntry, InvalidateInode, NOTIFY_INVALIDATE_ENTRY, NOTIFY_INVALIDATE_INODE,
     NOTIFY_PRUNE, Prune, ReplyHeader,
@@ -92,7 +93,8 @@ pub(crate) fn send(transport: &dyn Transport, unique: u64, error: i32, payload: 
 
 fn header(error: i32, unique: u64, payload_bytes: usize) -> ReplyHeader {
     let bytes = size_of::<ReplyHeader>() + payload_bytes;
-    // No payload comes near 4 GiB: the largest is a READ's 1 MiB.
+    // The largest payload is a READ's 1 MiB.
+    debug_assert!(u32::try_from(bytes).is_ok(), "a reply has less than 4 GiB");
     ReplyHeader {
         len: u32::try_from(bytes).unwrap_or(u32::MAX),
         error,
@@ -116,9 +118,9 @@ pub(crate) fn invalidate_attributes(transport: &dyn Transport, node: u64) {
 
 /// Has the kernel forget a name, and what it names if that is not in use.
 pub(crate) fn invalidate_entry(transport: &dyn Transport, parent: u64, name: &[u8]) {
+    debug_assert!(name.len() <= 255, "no name is longer than 255 bytes");
     let notification = InvalidateEntry {
         parent,
-        // No name is longer than 255 bytes.
         name_bytes: u32::try_from(name.len()).unwrap_or(u32::MAX),
         flags: 0,
     };
@@ -128,6 +130,7 @@ pub(crate) fn invalidate_entry(transport: &dyn Transport, parent: u64, name: &[u
 
 /// Has the kernel forget those of these objects that no program uses.
 pub(crate) fn prune(transport: &dyn Transport, nodes: &[u64]) {
+    debug_assert!(u32::try_from(nodes.len()).is_ok(), "a prune has few nodes");
     let notification = Prune {
         count: u32::try_from(nodes.len()).unwrap_or(u32::MAX),
         ..Prune::default()

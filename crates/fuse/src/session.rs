@@ -3,24 +3,25 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use thiserror::Error;
 use zerocopy::IntoBytes as _;
 
 use crate::connection::Connection;
 use crate::dispatcher::Dispatcher;
+use crate::error::SessionError;
 use crate::filesystem::Filesystem;
 use crate::in_flight::{RequestBuffers, RequestLedger};
 use crate::mount::{self, MountError, UnmountError};
 use crate::negotiation::{Answer, DirectIo, Negotiated, negotiate};
 use crate::observer::RequestObserver;
-use crate::options::{MountOptions, WorkerPlacement};
+use crate::options::MountOptions;
 use crate::protocol::REQUEST_BUFFER_BYTES;
 use crate::reply;
 use crate::request::{Operation, Request};
+use crate::shared::Shared;
 use crate::transport::{DeviceTransport, Transport};
 use crate::workers::Workers;
 
@@ -56,61 +57,6 @@ pub struct EstablishedConnection {
     pub negotiated: Negotiated,
     /// As it was there: [`Session::sync_reaches`].
     pub sync_reaches: bool,
-}
-
-/// Why serving a mount ended other than by unmounting.
-#[derive(Debug, Error)]
-pub enum SessionError {
-    /// Reading requests failed.
-    #[error("cannot read requests from the kernel: {0}")]
-    Receive(Errno),
-    /// A worker could not be started.
-    #[error("cannot start a worker thread: {0}")]
-    Spawn(#[source] std::io::Error),
-    /// A worker panicked; the mount was ended so that no program waits for an answer.
-    #[error("a worker thread panicked; the mount was ended")]
-    Panicked,
-}
-
-/// What a session and its handles share.
-pub(crate) struct Shared {
-    pub(crate) transport: DeviceTransport,
-    pub(crate) dispatcher: Dispatcher,
-    pub(crate) negotiated: Negotiated,
-    pub(crate) placement: WorkerPlacement,
-    pub(crate) buffers: RequestBuffers,
-    mountpoint: PathBuf,
-    /// The mount's own number: from the kernel itself where it shows it, else from the mount table
-    /// as it was right after the mount.
-    connection: Option<u64>,
-    /// Set by [`SessionHandle::abort`]: no request is executed any more.
-    pub(crate) aborted: AtomicBool,
-}
-
-impl Shared {
-    pub(crate) fn abort(&self) -> Result<(), UnmountError> {
-        self.aborted.store(true, Ordering::SeqCst);
-        self.check_in_place()?;
-        mount::abort(&self.mountpoint)
-    }
-
-    /// Fails if this mount is no longer in the tree: what is mounted at its path then is another
-    /// one.
-    fn check_in_place(&self) -> Result<(), UnmountError> {
-        let there = mount::connection_at(&self.mountpoint);
-        if there.is_some() && there == self.connection {
-            return Ok(());
-        }
-        Err(UnmountError::NotMounted(self.mountpoint.clone()))
-    }
-
-    /// Ends the mount because of a failure, so that no program waits for an answer that
-    /// will not come.
-    pub(crate) fn abort_after_failure(&self) {
-        if let Err(error) = self.abort() {
-            tracing::warn!(%error, "cannot unmount after a failed start");
-        }
-    }
 }
 
 /// A mount that is made and not yet served.

@@ -4,9 +4,10 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 
 use super::{FILE_CONTENT, Served, can_mount, ordinary};
+use crate::error::SessionError;
 use crate::mount::{MountError, UnmountError, is_mounted, unmount};
 use crate::options::{MountOptions, WorkerPlacement};
-use crate::session::{Session, SessionError, SessionHooks};
+use crate::session::{Session, SessionHooks};
 
 #[test]
 fn a_mount_serves_until_it_is_unmounted() {

@@ -17,11 +17,12 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use tempfile::TempDir;
 
+use crate::error::SessionError;
 use crate::mount::UnmountError;
 use crate::options::{MountOptions, SyncFsMode};
 use crate::protocol::{Attr, AttrReply, EntryReply, ROOT_NODE, StatFsReply};
 use crate::request::Operation;
-use crate::session::{Session, SessionError, SessionHandle, SessionHooks};
+use crate::session::{Session, SessionHandle, SessionHooks};
 use crate::{Call, Filesystem};
 
 /// Files are named `hello`, `hello1`, … `hello99`; their nodes count from here.

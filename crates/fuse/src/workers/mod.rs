@@ -35,8 +35,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::error::SessionError;
 use crate::options::WorkerPlacement;
-use crate::session::{SessionError, Shared};
+use crate::shared::Shared;
 use cpu_load::CpuLoad;
 use leader::{Leadership, SPARE};
 use priority::Priorities;

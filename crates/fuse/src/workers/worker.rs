@@ -9,11 +9,11 @@ use rustix::io::Errno;
 use super::leader::Arrival;
 use super::{Role, Workers, cpu, slice};
 use crate::dispatcher::Dispatcher;
+use crate::error::SessionError;
 use crate::filesystem::SCRATCH_BYTES;
 use crate::in_flight::{RequestBuffer, RequestSlot};
 use crate::reply;
 use crate::request::{Malformed, Request};
-use crate::session::SessionError;
 use crate::transport::{RecordedTransport, Transport};
 
 /// A worker spins for this long before it sleeps.
