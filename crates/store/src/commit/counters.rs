@@ -7,24 +7,7 @@ use crate::log::codec;
 use crate::log::header::HEADER_BYTES;
 use crate::log::record::Record;
 use crate::lower::JOURNAL_BLOCK_BYTES;
-
-/// What commits have written to the journal since the store was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct JournalWrites {
-    /// Blocks of 4 KiB, those of overflow files included.
-    pub blocks: u64,
-    /// Changed pages.
-    pub pages: u64,
-    /// Those of them that were written whole, because what they were before was not in memory.
-    pub whole_pages: u64,
-    /// Bytes of the pages that were written: those that changed, and some between them.
-    pub changed_bytes: u64,
-    /// Everything else but the zeros up to the end of the last block: headers, names, attributes,
-    /// which bytes of which page.
-    pub control_bytes: u64,
-    /// Transactions that were made durable by a flush after their write.
-    pub flushes: u64,
-}
+use crate::store::JournalWrites;
 
 /// Figures of commits since the store was opened.
 #[derive(Debug, Default)]

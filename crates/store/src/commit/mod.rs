@@ -35,6 +35,16 @@ type DirectRanges = Vec<(ObjectId, ByteRange)>;
 /// Pages that the journal holds.
 type KeptPages = Vec<(ObjectId, PageIndex, Page)>;
 
+/// Commits one transaction. Its order is the crash argument
+/// (`docs/DESIGN.md#a-commit-is-one-sequential-write`):
+///
+/// 1. The tail of a write that failed is invalidated, and room is made, by an apply if need be.
+/// 2. Renames of an apply that failed are made durable: the journal may rely on them from here on.
+/// 3. Data that goes directly to its place is written and made durable, only where the journal
+///    durably says that nothing is there. A crash before step 4 leaves no trace of it.
+/// 4. The journal's write is the commit: after a crash the transaction is found if, and only if, it
+///    is whole.
+/// 5. The overlay takes it over, so that readers see it only when it is durable.
 pub(crate) fn commit<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
@@ -63,26 +73,7 @@ pub(crate) fn commit<L: Lower>(
     let written_directly = reserve::with_reserve(overlay, applier.reserve(), || {
         direct::write_direct(overlay, applier, &runs, &transaction)
     })?;
-    let mut recorded = HashSet::new();
-    let mut records = Vec::new();
-    places::record_places(
-        overlay,
-        epoch.recorded(),
-        shape::mentioned(&transaction),
-        &mut recorded,
-        &mut records,
-    );
-    records.extend(transaction.objects.iter().cloned().map(Record::Object));
-    records.extend(
-        transaction
-            .dentries
-            .iter()
-            .map(|(parent, name, child)| Record::Dentry {
-                parent: *parent,
-                name: name.clone(),
-                child: *child,
-            }),
-    );
+    let (mut records, recorded) = records_of(overlay, epoch.recorded(), &transaction);
     let (direct, spilled) = direct_records(overlay, &runs, &transaction)?;
     let placed: BTreeMap<ObjectId, RangeSet> = ranges_by_object(&runs);
     let (page_records, kept, pages) = page_records(overlay, counters, &transaction, &placed)?;
@@ -106,6 +97,30 @@ pub(crate) fn commit<L: Lower>(
     let is_flushed = written > epoch.log().direct_bytes_max();
     counters.add_commit(written, is_flushed, &records, pages);
     Ok(())
+}
+
+/// Records of places that the epoch does not have yet, of objects and of names; and the objects
+/// whose places are among them.
+fn records_of<L: Lower>(
+    overlay: &Overlay<L>,
+    known: &HashSet<ObjectId>,
+    transaction: &Transaction,
+) -> (Vec<Record>, HashSet<ObjectId>) {
+    let mut recorded = HashSet::new();
+    let mut records = Vec::new();
+    let mentioned = shape::mentioned(transaction);
+    places::record_places(overlay, known, mentioned, &mut recorded, &mut records);
+    let objects = transaction.objects.iter().cloned().map(Record::Object);
+    let names = transaction
+        .dentries
+        .iter()
+        .map(|(parent, name, child)| Record::Dentry {
+            parent: *parent,
+            name: name.clone(),
+            child: *child,
+        });
+    records.extend(objects.chain(names));
+    (records, recorded)
 }
 
 /// Adds the attributes that are committed of directories whose entries the transaction changes

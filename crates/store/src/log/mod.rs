@@ -33,6 +33,8 @@ use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
 
 /// Name of the journal in the `.mobifs` directory.
 pub(crate) const JOURNAL: &[u8] = b"journal";
+/// The names of damaged journals in `.mobifs` begin with this; a number follows.
+pub const DAMAGED_PREFIX: &str = "journal.damaged-";
 /// The write buffer is kept up to this size; that of a larger transaction is freed.
 const KEPT_BUFFER_BYTES: usize = 1024 * 1024;
 

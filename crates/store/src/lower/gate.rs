@@ -5,7 +5,7 @@ use std::io;
 use mobifs_base::{ByteRange, SpaceInfo, Xattr};
 use parking_lot::RwLock;
 
-use crate::Capabilities;
+use crate::lower::Capabilities;
 use crate::lower::{Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
 
 /// Passes every call to the lower filesystem until the power is cut; from then on none that could

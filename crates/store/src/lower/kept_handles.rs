@@ -7,8 +7,8 @@ use mobifs_base::{ByteRange, SpaceInfo, Xattr};
 use parking_lot::MutexGuard;
 use rustix::io::Errno;
 
-use crate::Capabilities;
 use crate::locks::{Order, Rank, Ranked, RankedMutex};
+use crate::lower::Capabilities;
 use crate::lower::handles::Handles;
 use crate::lower::{Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
 

@@ -5,6 +5,7 @@
 //! lead outside it. [`PosixLower`] is the real thing; tests put a simulated
 //! filesystem here whose unsynced effects land, vanish or tear.
 
+mod capabilities;
 pub(crate) mod directories;
 mod gate;
 pub(crate) mod handles;
@@ -15,10 +16,9 @@ use std::io;
 
 use mobifs_base::{ByteRange, DeviceNumber, FileKind, SpaceInfo, Timestamp, Xattr};
 
+pub use capabilities::Capabilities;
 pub use gate::Gate;
 pub use posix::{PosixHandle, PosixLower, StoreScope, is_in_memory, is_of_the_kernel};
-
-use crate::Capabilities;
 
 /// What `stat` says of a lower object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

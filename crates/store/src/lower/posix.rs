@@ -39,7 +39,8 @@ use rustix::fs::{self, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::{Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
-use crate::{Capabilities, StoreError};
+use crate::StoreError;
+use crate::lower::Capabilities;
 
 pub use handle::PosixHandle;
 pub use root::PosixLower;

@@ -6,6 +6,7 @@ use mobifs_base::{FileKind, Name, ObjectId};
 
 use crate::StoreError;
 use crate::calibration::{self, Calibration};
+use crate::log::DAMAGED_PREFIX;
 use crate::log::overflow;
 use crate::log::record::Record;
 use crate::log::{self, LogOptions};
@@ -14,7 +15,6 @@ use crate::lower::found;
 use crate::overlay::table::NO_INODE;
 use crate::recovery::copied;
 use crate::recovery::report::RecoveryReport;
-use crate::salvage::DAMAGED_PREFIX;
 
 /// What [`inspect`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

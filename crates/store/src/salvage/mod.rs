@@ -30,7 +30,7 @@ use crate::salvage::traces::Traces;
 use crate::salvage::tree::Tree;
 use crate::{JournalOptions, StoreError};
 
-pub use rebuild::DAMAGED_PREFIX;
+pub use crate::log::DAMAGED_PREFIX;
 pub use report::{LostChange, LostChanges, LostFile, Promise, Salvaged, SoundPoint, Survey};
 
 /// Looks at a store that cannot be mounted, and says what a salvage would find; changes nothing.

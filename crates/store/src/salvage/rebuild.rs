@@ -8,14 +8,12 @@ use crate::apply::reserve::Reserve;
 use crate::log::epoch::{BIND_RESERVE_BYTES, Epoch, RenameMark};
 use crate::log::record::Record;
 use crate::log::superblock::{FORMAT_VERSION, JOURNAL_BYTES_MIN, LOG_START, Superblock};
-use crate::log::{JOURNAL, Log, create, identity, open, overflow};
+use crate::log::{DAMAGED_PREFIX, JOURNAL, Log, create, identity, open, overflow};
 use crate::lower::directories::Directories;
 use crate::lower::{JOURNAL_BLOCK_BYTES, Lower, found};
 use crate::options::JournalOptions;
 use crate::salvage::{Plan, Rescued};
 
-/// The names of damaged journals in `.mobifs` begin with this; a number follows.
-pub const DAMAGED_PREFIX: &str = "journal.damaged-";
 /// Name of the new journal until the damaged one is moved aside. It is whole, and durable.
 pub(super) const SALVAGED: &[u8] = b"journal.salvaged";
 /// Its name until it is whole.

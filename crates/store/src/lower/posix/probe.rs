@@ -15,7 +15,7 @@ use super::magic::{
 use super::overlay;
 use super::root::PosixLower;
 use super::scope::StoreScope;
-use crate::Capabilities;
+use crate::lower::Capabilities;
 use crate::lower::{Create, Lower};
 
 const PROBE_FILE: &[u8] = b"probe";
