@@ -87,6 +87,9 @@ fn note(flags: c_int, number: c_int) {
 
 /// The system call, and not the C library's function, for which the loader would have to be asked:
 /// allocators call `mmap` before anything can be.
+///
+/// # Safety
+/// As of mmap(2): with `MAP_FIXED` the range must belong to the caller.
 unsafe fn map(
     address: *mut c_void,
     bytes: usize,
