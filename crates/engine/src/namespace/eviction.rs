@@ -208,7 +208,7 @@ impl Namespace {
             if is_enough && !self.has_many_entries(target) {
                 break;
             }
-            let Some(id) = self.next_in_turn() else {
+            let Some(id) = self.next_to_evict() else {
                 break;
             };
             trimmed.looked_at += 1;

@@ -40,7 +40,7 @@ pub(crate) struct Namespace {
     map: HashMap<ObjectId, Box<Inode>>,
     /// Objects with their stamps, in the order in which eviction looks at them. Entries with an
     /// outdated stamp are skipped.
-    turns: VecDeque<(ObjectId, u64)>,
+    eviction_queue: VecDeque<(ObjectId, u64)>,
     next_stamp: u64,
     /// Entries of all listings that are loaded.
     listed_entries: usize,
@@ -80,7 +80,7 @@ impl Namespace {
             hash_seed,
             hasher: hasher.clone(),
             map: HashMap::with_hasher(hasher.clone()),
-            turns: VecDeque::new(),
+            eviction_queue: VecDeque::new(),
             next_stamp: 0,
             listed_entries: 0,
             is_tracked,
@@ -152,17 +152,17 @@ impl Namespace {
         inode.versions.track(self.is_tracked);
         self.unsaved.mark(id);
         inode.stamp = self.next_stamp;
-        self.turns.push_back((id, inode.stamp));
+        self.eviction_queue.push_back((id, inode.stamp));
         self.next_stamp += 1;
         self.listed_entries += inode.directory().map_or(0, Directory::len);
         self.map.insert(id, Box::new(inode));
     }
 
     /// The next object for eviction to look at; it moves to the end of the queue.
-    fn next_in_turn(&mut self) -> Option<ObjectId> {
-        while let Some((id, stamp)) = self.turns.pop_front() {
+    fn next_to_evict(&mut self) -> Option<ObjectId> {
+        while let Some((id, stamp)) = self.eviction_queue.pop_front() {
             if self.get(&id).is_some_and(|inode| inode.stamp == stamp) {
-                self.turns.push_back((id, stamp));
+                self.eviction_queue.push_back((id, stamp));
                 return Some(id);
             }
         }
@@ -235,12 +235,12 @@ impl Namespace {
     /// it would stay for ever. The cost of moving the rest is amortised by the many removals since
     /// it grew.
     fn shrink(&mut self) {
-        let turns = self.turns.len();
-        if turns > KEPT_OBJECTS && turns > self.map.len() * 2 {
+        let queued = self.eviction_queue.len();
+        if queued > KEPT_OBJECTS && queued > self.map.len() * 2 {
             let map = &self.map;
-            self.turns
+            self.eviction_queue
                 .retain(|(id, stamp)| map.get(id).is_some_and(|inode| inode.stamp == *stamp));
-            self.turns.shrink_to(self.map.len() * 2);
+            self.eviction_queue.shrink_to(self.map.len() * 2);
         }
         let capacity = self.map.capacity();
         if capacity > KEPT_OBJECTS && self.map.len() < capacity / 8 {

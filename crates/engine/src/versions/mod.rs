@@ -646,7 +646,7 @@ impl PageVersions {
 
     /// The store has versions of an orphan that are all here still: its copies count as zeroed.
     /// False if it is known that the store has some.
-    pub(crate) fn take_back_spilled(&mut self, is_tracked: bool) -> bool {
+    pub(crate) fn reclaim_spilled(&mut self, is_tracked: bool) -> bool {
         if self.known_to_store {
             return false;
         }
