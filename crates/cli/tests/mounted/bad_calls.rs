@@ -95,7 +95,7 @@ const CALLS: &[Call] = &[
     ("run --class fast -- true", USAGE, &["'fast'", "relaxed, durable"]),
 ];
 
-/// Texts of a configuration, and what is said about them, behind its name.
+/// Texts of a configuration, and what is said about them, after its name.
 #[rustfmt::skip]
 const CONFIGURATIONS: &[(&str, &[&str])] = &[
     ("this is not toml", &[", line 1: "]),
