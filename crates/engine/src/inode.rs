@@ -10,7 +10,7 @@ use mobifs_base::{
     PAGE_BYTES_U64, Page, PageIndex, Room, TransactionId, Whence,
 };
 
-use crate::directory::{Directory, Displaced, Listing};
+use crate::directory::{Directory, DisplacedCookies, Listing};
 use crate::persist::dirty_tracking::Tracked;
 use crate::request::{Node, SetIdBits};
 use crate::versions::{Change, Edited, PageVersions, ReadPlan, Zeroed};
@@ -85,7 +85,7 @@ impl Inode {
     pub(crate) fn from_store(info: &ObjectInfo, home: ObjectId, name: Option<Name>) -> Self {
         let body = match info.attributes.kind {
             FileKind::Regular => Body::File,
-            FileKind::Directory => Body::Directory(Listing::NotLoaded(Displaced::new())),
+            FileKind::Directory => Body::Directory(Listing::NotLoaded(DisplacedCookies::new())),
             FileKind::Symlink => Body::Symlink(None),
             _ => Body::Special,
         };

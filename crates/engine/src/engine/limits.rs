@@ -98,7 +98,7 @@ impl Engine {
     /// committed work.
     pub fn set_space(&mut self, space: SpaceInfo, store_reserved: Room) {
         // Changes applied meanwhile have blocks now.
-        self.arrivals.drop_places();
+        self.fetched_content.drop_places();
         self.accounting.set_space(space, store_reserved);
     }
 
@@ -316,7 +316,7 @@ impl Engine {
         }
         let version = inode.versions.version();
         let asked = (id, range, version);
-        match self.arrivals.is_in_place(asked) {
+        match self.fetched_content.is_in_place(asked) {
             Some(true) => self.require(id, Charge::memory(bytes)),
             Some(false) => Err(stop),
             None => Err(Stop::Need(Need::Place {

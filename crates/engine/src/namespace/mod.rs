@@ -16,7 +16,7 @@ use mobifs_base::{FileKind, ObjectId, ObjectInfo};
 pub(crate) use creation::room_of;
 pub(crate) use eviction::OBJECT_MEMORY_BYTES;
 pub use eviction::{KernelHeld, References, Trimmed};
-use loading::Departures;
+use loading::EvictionLog;
 
 use crate::HashMap;
 use crate::directory::{Directory, Listing};
@@ -57,9 +57,9 @@ pub(crate) struct Namespace {
     /// Grows when a directory moves: cached apps are looked up anew.
     app_epoch: u64,
     /// What has left memory: answers about it that were asked for before are stale.
-    departures: Departures,
-    /// Attributes that arrived for objects that the retried operation will adopt.
-    arrivals: HashMap<ObjectId, ObjectInfo>,
+    eviction_log: EvictionLog,
+    /// Attributes fetched for objects that the retried operation will adopt.
+    fetched: HashMap<ObjectId, ObjectInfo>,
     /// Directories and deleted objects that left memory since [`Namespace::take_forgotten`].
     forgotten: BTreeSet<ObjectId>,
     /// The store is forgetting what was taken.
@@ -88,8 +88,8 @@ impl Namespace {
             gone: Vec::new(),
             next_object: ObjectId::FIRST_NEW.0,
             app_epoch: 1,
-            departures: Departures::default(),
-            arrivals: HashMap::with_hasher(hasher),
+            eviction_log: EvictionLog::default(),
+            fetched: HashMap::with_hasher(hasher),
             forgotten: BTreeSet::new(),
             is_forgetting: false,
             several_names: BTreeSet::new(),

@@ -10,7 +10,7 @@ use foldhash::fast::FixedState;
 use mobifs_base::{AppId, ByteRange, ObjectId, ObjectInfo};
 
 use super::{Key, RestartImageError};
-use crate::directory::{Directory, Displaced, Listing, check_cookie};
+use crate::directory::{Directory, DisplacedCookies, Listing, check_cookie};
 use crate::inode::{Body, Inode, Xattrs};
 use crate::persist::dirty_tracking::Tracked;
 use crate::versions::{Change, PageVersions, SavedVersions};
@@ -237,7 +237,7 @@ fn read_change(from: &mut Reader<'_>, is_tracked: bool) -> Result<Change, Restar
     Ok(Change::new(from.transaction()?, is_tracked))
 }
 
-fn read_displaced(from: &mut Reader<'_>) -> Result<Displaced, RestartImageError> {
+fn read_displaced(from: &mut Reader<'_>) -> Result<DisplacedCookies, RestartImageError> {
     let displaced = from.list(|from| {
         let (name, cookie) = (from.name()?, from.u64()?);
         check_cookie(cookie)?;

@@ -9,8 +9,8 @@
 //! The accounting of memory and room is not here ([`crate::accounting`]): what changes versions
 //! returns what it took and freed.
 
-mod arrivals;
 mod change;
+mod fetched_content;
 mod pages;
 mod read;
 
@@ -22,8 +22,8 @@ use mobifs_base::{
     Whence, search_layer,
 };
 
-pub(crate) use arrivals::Arrivals;
 pub(crate) use change::{Change, ORPHAN};
+pub(crate) use fetched_content::FetchedContent;
 use pages::{PageSlot, Pages};
 pub use read::{ReadPlan, ReadSegment};
 
