@@ -17,7 +17,7 @@ Exit codes:
   3  the store, the mount or the image is in use
   4  the store or the image is damaged, or of a newer format
   5  there is no MobiFS mount or served device, or its daemon is gone
-  6  a daemon could not go on with the mount of one that died; to be started again
+  6  a daemon could not take over the mount of one that died; start it again
 
 The environment variable MOBIFS_LOG sets how much is logged (error, warn, info, debug, trace).";
 
