@@ -145,7 +145,7 @@ pub(crate) enum Command {
     Doctor(DoctorArguments),
     /// Let apps go on that a daemon keeps standing still, if it dies
     #[command(hide = true)]
-    ThawGuard(ThawGuardArguments),
+    ThawWatchdog(ThawWatchdogArguments),
     /// Watch over a daemon: start a new one if it dies
     #[command(hide = true)]
     Supervise(SuperviseArguments),
@@ -265,7 +265,7 @@ pub(crate) struct DoctorArguments {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ThawGuardArguments {
+pub(crate) struct ThawWatchdogArguments {
     /// Where the daemon notes what stands still
     pub(crate) note: PathBuf,
 }
