@@ -457,14 +457,14 @@ impl Database {
         }
         self.rollback_reserve.journal_written(at, at + length);
         self.write_classified(CoalescedFile::Journal, writer, (file, at), data)?;
-        self.volume.set_revocable(!is_end);
+        self.volume.set_may_roll_back(!is_end);
         Ok(())
     }
 
     /// The rollback journal ends.
     pub(crate) fn journal_ended(&self) {
         self.rollback_reserve.journal_ended();
-        self.volume.set_revocable(false);
+        self.volume.set_may_roll_back(false);
     }
 
     /// Fails if a transaction that is so much larger could not be rolled back.

@@ -56,7 +56,7 @@ use self::freed_space::FreedSpace;
 use self::group_commit::CommitQueue;
 use self::locked_engine::{EngineState, LockedEngine};
 use self::rollback_journals::RollbackJournals;
-use self::room::Starved;
+use self::room::CommitWaitingForRoom;
 use self::sync::thread::{self, JoinHandle};
 use self::sync::{Condvar, Mutex, RwLock};
 use crate::forecast::Forecast;
@@ -121,9 +121,9 @@ struct Shared {
     /// What deletions free with the next apply. Held with no other lock.
     freed_space: Mutex<FreedSpace>,
     /// A commit waits for room in the lower filesystem.
-    starved: Mutex<Option<Starved>>,
+    waiting_commit: Mutex<Option<CommitWaitingForRoom>>,
     /// A program may still roll back what it is changing.
-    is_revocable: AtomicBool,
+    may_roll_back: AtomicBool,
     /// Commits wait for room because of that.
     is_postponed: AtomicBool,
     /// The journal could not be applied to make room, and the log says so.
@@ -221,8 +221,8 @@ impl Volume {
             rules: Mutex::new(rules),
             failures: Mutex::default(),
             freed_space: Mutex::default(),
-            starved: Mutex::default(),
-            is_revocable: AtomicBool::new(false),
+            waiting_commit: Mutex::default(),
+            may_roll_back: AtomicBool::new(false),
             is_postponed: AtomicBool::new(false),
             is_stuck: AtomicBool::new(false),
             applying: Mutex::new(()),
