@@ -31,7 +31,7 @@ pub(crate) enum Rank {
 pub(crate) struct Order(#[cfg(debug_assertions)] u64);
 
 impl Order {
-    /// Of a store that is being opened.
+    /// The lock order of a new store instance.
     pub(crate) fn new() -> Self {
         #[cfg(debug_assertions)]
         {

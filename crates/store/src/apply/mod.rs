@@ -78,7 +78,7 @@ pub(crate) fn apply_pending<L: Lower>(
         epoch.invalidate_tail(overlay.lower(), overlay.sink())?;
         // Steps that the journal records as done must not be repeated: a crash in the middle would
         // leave a state that recovery does not examine.
-        if epoch.rename_mark() != RenameMark::OnlyNamesLeft {
+        if epoch.rename_mark() != RenameMark::ContentDone {
             bring_to_place(overlay, applier, epoch, &work, deleted, refused)?;
         }
         rename_all(overlay, epoch, &work, refused)?;
