@@ -44,15 +44,14 @@ pub(crate) struct Inode {
     pub(crate) immutable: bool,
     /// Created as `O_TMPFILE`: may get a first link although it has none.
     pub(crate) unnamed: bool,
-    /// A transaction with the object was closed (or it came from the store): later
-    /// ones do not create it.
-    pub(crate) announced: bool,
+    /// Whether a closed transaction (or the store) creates it already: later ones do not.
+    pub(crate) creation_closed: bool,
     /// Parent of a directory; of other objects a directory that had a link to it.
     pub(crate) home: ObjectId,
     /// Name in `home`; kept current for directories, to build paths.
     pub(crate) name: Option<Name>,
     /// Objects in memory whose `home` this is.
-    pub(crate) residents: u64,
+    pub(crate) children_in_memory: u64,
     /// The app, valid while `app_epoch` is the engine's.
     pub(crate) app: AppId,
     pub(crate) app_epoch: u64,
@@ -97,10 +96,10 @@ impl Inode {
             foreign: info.foreign,
             immutable: info.immutable,
             unnamed: false,
-            announced: true,
+            creation_closed: true,
             home,
             name,
-            residents: 0,
+            children_in_memory: 0,
             app: AppId(0),
             app_epoch: 0,
             linked_apps: Vec::new(),
@@ -131,7 +130,7 @@ impl Inode {
             immutable: false,
         };
         Self {
-            announced: false,
+            creation_closed: false,
             versions: PageVersions::created(),
             xattrs: Tracked::saved(Some(BTreeMap::new())),
             body,
@@ -226,7 +225,7 @@ impl Inode {
     /// Drops whole pages in the transaction of the object's change; see [`PageVersions::zero`].
     pub(crate) fn zero_pages(&mut self, transaction: TransactionId, range: ByteRange) -> Zeroed {
         let end = self.allocated_end();
-        let zeroed = self.versions.zero(transaction, range, self.announced);
+        let zeroed = self.versions.zero(transaction, range, self.creation_closed);
         self.shrink_allocated(end, zeroed.pages * PAGE_BYTES_U64, range);
         zeroed
     }

@@ -110,7 +110,7 @@ impl Namespace {
             return false;
         }
         accounting.drop_orphan_pages(inode.versions.drop_orphans());
-        inode.holds == 0 && inode.residents == 0
+        inode.holds == 0 && inode.children_in_memory == 0
     }
 
     /// Takes an object out of memory, and the removed directories above it that were in memory only
@@ -127,7 +127,7 @@ impl Namespace {
         debug_assert!(id != ObjectId::ROOT, "the root stays");
         let inode = self.remove(&id)?;
         debug_assert!(
-            inode.holds == 0 && inode.residents == 0 && inode.opens == 0,
+            inode.holds == 0 && inode.children_in_memory == 0 && inode.opens == 0,
             "{id} is in use"
         );
         self.several_names.remove(&id);
@@ -142,9 +142,9 @@ impl Namespace {
             self.forgotten.insert(id);
         }
         let home = self.get_mut(&inode.home)?;
-        debug_assert!(home.residents > 0, "the home counted it");
-        home.residents -= 1;
-        (home.residents == 0).then_some(inode.home)
+        debug_assert!(home.children_in_memory > 0, "the home counted it");
+        home.children_in_memory -= 1;
+        (home.children_in_memory == 0).then_some(inode.home)
     }
 
     /// Directories whose listing, and deleted objects that, left memory since the last call. Until
@@ -247,7 +247,10 @@ impl Namespace {
     fn keeps_many_entries(&self, inode: &Inode) -> bool {
         self.get(&inode.home).is_some_and(|home| {
             let entries = home.directory().map_or(0, Directory::len) as u64;
-            entries >= home.residents.saturating_mul(ENTRIES_WORTH_AN_OBJECT)
+            entries
+                >= home
+                    .children_in_memory
+                    .saturating_mul(ENTRIES_WORTH_AN_OBJECT)
         })
     }
 
@@ -307,14 +310,14 @@ fn is_kernel_held(inode: &Inode) -> bool {
 fn is_only_looked_up(inode: &Inode) -> bool {
     inode.opens == 0
         && inode.holds == 0
-        && inode.residents == 0
+        && inode.children_in_memory == 0
         && inode.versions.is_all_in_store()
         && !inode.is_orphan()
 }
 
 /// Whether a directory's listing can be had from the store again at any time.
 fn is_idle(inode: &Inode) -> bool {
-    inode.residents == 0
+    inode.children_in_memory == 0
         && inode.holds == 0
         && inode.versions.is_all_in_store()
         && !inode.is_orphan()

@@ -33,7 +33,7 @@ const KEPT_OBJECTS: usize = 4096;
 ///
 /// Invariants:
 /// * the root is in memory;
-/// * the `home` of every object is, and counts it among its `residents`;
+/// * the `home` of every object is, and counts it among its `children_in_memory`;
 /// * an object with a hold, a lookup or an open stays.
 pub(crate) struct Namespace {
     /// Boxed: the table has up to twice as many places as objects.
@@ -305,7 +305,7 @@ impl Namespace {
 
     /// Puts an inode into memory, keeping the count of its home.
     pub(crate) fn insert_inode(&mut self, id: ObjectId, inode: Inode) -> Result<(), Stop> {
-        self.inode_mut(inode.home)?.residents += 1;
+        self.inode_mut(inode.home)?.children_in_memory += 1;
         if inode.had_several_names {
             self.several_names.insert(id);
         }
@@ -317,10 +317,10 @@ impl Namespace {
     pub(crate) fn set_home(&mut self, id: ObjectId, home: ObjectId) -> Result<(), Stop> {
         let before = core::mem::replace(&mut self.inode_mut(id)?.home, home);
         if before != home {
-            self.inode_mut(home)?.residents += 1;
+            self.inode_mut(home)?.children_in_memory += 1;
             if let Some(inode) = self.get_mut(&before) {
-                debug_assert!(inode.residents > 0, "the home counted it");
-                inode.residents -= 1;
+                debug_assert!(inode.children_in_memory > 0, "the home counted it");
+                inode.children_in_memory -= 1;
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! An object as a record. Not in it: its pages, the ranges of its change, its extended attributes
 //! and its directory's entries, which are records of their own, so that an operation writes no more
-//! than it changes; and derived values (`residents`, `holds`, what closed transactions zero).
+//! than it changes; and derived values (`children_in_memory`, `holds`, what closed transactions zero).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -30,10 +30,10 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
         foreign,
         immutable,
         unnamed,
-        announced,
+        creation_closed,
         home,
         name,
-        residents: _,
+        children_in_memory: _,
         app,
         app_epoch,
         linked_apps,
@@ -63,7 +63,7 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
         foreign,
         immutable,
         unnamed,
-        announced,
+        creation_closed,
         &known_to_store,
         has_unknown_names,
         had_several_names,
@@ -132,7 +132,7 @@ pub(crate) fn read(
     };
     let mut inode = Inode::from_store(&info, ObjectId::ROOT, None);
     inode.unnamed = from.flag()?;
-    inode.announced = from.flag()?;
+    inode.creation_closed = from.flag()?;
     let known_to_store = from.flag()?;
     inode.has_unknown_names = from.flag()?;
     inode.had_several_names = from.flag()?;

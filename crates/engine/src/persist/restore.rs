@@ -105,7 +105,7 @@ impl Parts<'_> {
         Ok(())
     }
 
-    /// Recomputes the values that are derived from the records: holds, residents, memory and room.
+    /// Recomputes the values that are derived from the records: holds, children in memory, memory and room.
     fn count_again(&mut self) -> Result<(), RestartImageError> {
         for charged in self.transactions.charged() {
             self.accounting.restore(charged)?;
@@ -159,7 +159,7 @@ impl Parts<'_> {
         let placed = placed.filter(|(id, _)| **id != ObjectId::ROOT);
         let homes: Vec<ObjectId> = placed.map(|(_, inode)| inode.home).collect();
         for home in homes {
-            known(self.namespace, home)?.residents += 1;
+            known(self.namespace, home)?.children_in_memory += 1;
         }
         Ok(())
     }
