@@ -167,7 +167,10 @@ class Documents:
 def undocumented_fields() -> list[str]:
     """Fields of the status that its document does not have."""
     text = (ROOT / STATUS).read_text()
-    fields = re.findall(r"^\s+pub (\w+):", (ROOT / STATUS_SOURCE).read_text(), re.MULTILINE)
+    # A field may have another name in the code than in the document.
+    field = re.compile(r'^\s+(?:#\[serde\(rename = "(\w+)"\)\]\s+)?pub (\w+):', re.MULTILINE)
+    found = field.findall((ROOT / STATUS_SOURCE).read_text())
+    fields = [key or name for key, name in found]
     if not fields:
         return [f"{STATUS_SOURCE}: no fields of the status are here"]
     return [f"{STATUS}: there is no field `{name}`" for name in fields if f"`{name}`" not in text]

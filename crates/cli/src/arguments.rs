@@ -17,7 +17,7 @@ Exit codes:
   3  the store, the mount or the image is in use
   4  the store or the image is damaged, or of a newer format
   5  there is no MobiFS mount or served device, or its daemon is gone
-  6  a daemon could not go on with the mount of one that died; to be started again
+  6  a daemon could not take over the mount of one that died; start it again
 
 The environment variable MOBIFS_LOG sets how much is logged (error, warn, info, debug, trace).";
 
@@ -145,7 +145,7 @@ pub(crate) enum Command {
     Doctor(DoctorArguments),
     /// Let apps go on that a daemon keeps standing still, if it dies
     #[command(hide = true)]
-    ThawGuard(ThawGuardArguments),
+    ThawWatchdog(ThawWatchdogArguments),
     /// Watch over a daemon: start a new one if it dies
     #[command(hide = true)]
     Supervise(SuperviseArguments),
@@ -265,7 +265,7 @@ pub(crate) struct DoctorArguments {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ThawGuardArguments {
+pub(crate) struct ThawWatchdogArguments {
     /// Where the daemon notes what stands still
     pub(crate) note: PathBuf,
 }

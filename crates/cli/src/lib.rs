@@ -87,7 +87,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Set(arguments) => commands::set::run(&arguments),
         Command::History(arguments) => commands::history::run(&arguments),
         Command::Restore(arguments) => commands::restore::run(&arguments),
-        Command::ThawGuard(arguments) => commands::thaw_guard::run(&arguments),
+        Command::ThawWatchdog(arguments) => commands::thaw_watchdog::run(&arguments),
         Command::Run(arguments) => return commands::run::run(&arguments),
         Command::Flash(words) => laboratory::run(Some("flash"), &words.all),
         Command::Frag(words) => laboratory::run(Some("frag"), &words.all),

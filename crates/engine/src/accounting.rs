@@ -111,7 +111,7 @@ pub(crate) struct Accounting {
     space: Option<SpaceInfo>,
     on_full_disk: FullDisk,
     /// A program may still roll back its changes.
-    is_revocable: bool,
+    may_roll_back: bool,
 }
 
 /// Charging and refunding.
@@ -246,12 +246,12 @@ impl Accounting {
         self.on_full_disk = on_full_disk;
     }
 
-    pub(crate) const fn set_revocable(&mut self, is_revocable: bool) {
-        self.is_revocable = is_revocable;
+    pub(crate) const fn set_may_roll_back(&mut self, may_roll_back: bool) {
+        self.may_roll_back = may_roll_back;
     }
 
-    pub(crate) const fn is_revocable(&self) -> bool {
-        self.is_revocable
+    pub(crate) const fn may_roll_back(&self) -> bool {
+        self.may_roll_back
     }
 
     pub(crate) const fn dirty_bytes(&self) -> u64 {
@@ -286,7 +286,7 @@ impl Accounting {
     pub(crate) fn fit(&self, charge: Charge) -> Fit {
         let Charge { memory_bytes, room } = charge;
         // Changes that roll back may stay in memory until there is room to commit them.
-        let may_wait = self.is_revocable && room.is_none();
+        let may_wait = self.may_roll_back && room.is_none();
         let overflow = match memory_bytes {
             0 => Room::NONE,
             _ if may_wait => Room::NONE,

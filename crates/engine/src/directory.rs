@@ -30,13 +30,13 @@ pub(crate) struct Slot {
 
 /// Cookies of the entries whose own cookie was taken when they were added: one of four
 /// thousand in a directory of a million.
-pub(crate) type Displaced = BTreeMap<Name, u64>;
+pub(crate) type DisplacedCookies = BTreeMap<Name, u64>;
 
 /// The entries of a directory, or what must be known of them while they are not in memory.
 #[derive(Debug)]
 pub(crate) enum Listing {
     Loaded(Box<Directory>),
-    NotLoaded(Displaced),
+    NotLoaded(DisplacedCookies),
 }
 
 impl Listing {
@@ -85,7 +85,7 @@ pub(crate) struct Directory {
     hasher: FixedState,
     /// By cookie, which fits into 31 bits.
     entries: BTreeMap<u32, Entry>,
-    displaced: Displaced,
+    displaced: DisplacedCookies,
     room_bytes: u64,
     /// Cookies of entries that changed.
     pub(crate) unsaved: UnsavedKeys<u64>,
@@ -96,7 +96,7 @@ impl Directory {
         Self {
             hasher,
             entries: BTreeMap::new(),
-            displaced: Displaced::new(),
+            displaced: DisplacedCookies::new(),
             room_bytes: 0,
             unsaved: UnsavedKeys::new(is_tracked),
         }
@@ -104,7 +104,7 @@ impl Directory {
 
     /// Fills a new listing with entries. Those that were `displaced` when they were in memory
     /// last get the cookies that they had.
-    pub(crate) fn load(&mut self, entries: Vec<DirectoryEntry>, displaced: &Displaced) {
+    pub(crate) fn load(&mut self, entries: Vec<DirectoryEntry>, displaced: &DisplacedCookies) {
         if !displaced.is_empty() {
             for entry in &entries {
                 if let Some(&cookie) = displaced.get(&entry.name) {
@@ -285,7 +285,7 @@ mod tests {
 
     fn filled(numbers: impl Iterator<Item = u64>) -> Directory {
         let mut directory = empty();
-        directory.load(numbers.map(entry).collect(), &Displaced::new());
+        directory.load(numbers.map(entry).collect(), &DisplacedCookies::new());
         directory
     }
 

@@ -10,7 +10,7 @@ use mobifs_base::{
     PAGE_BYTES_U64, Page, PageIndex, Room, TransactionId, Whence,
 };
 
-use crate::directory::{Directory, Displaced, Listing};
+use crate::directory::{Directory, DisplacedCookies, Listing};
 use crate::persist::dirty_tracking::Tracked;
 use crate::request::{Node, SetIdBits};
 use crate::usage::Usage;
@@ -45,9 +45,8 @@ pub(crate) struct Inode {
     pub(crate) immutable: bool,
     /// Created as `O_TMPFILE`: may get a first link although it has none.
     pub(crate) unnamed: bool,
-    /// A transaction with the object was closed (or it came from the store): later
-    /// ones do not create it.
-    pub(crate) announced: bool,
+    /// Whether a closed transaction (or the store) creates it already: later ones do not.
+    pub(crate) creation_closed: bool,
     /// Parent of a directory; of other objects a directory that had a link to it.
     pub(crate) home: ObjectId,
     /// Name in `home`; kept current for directories, to build paths.
@@ -83,7 +82,7 @@ impl Inode {
     pub(crate) fn from_store(info: &ObjectInfo, home: ObjectId, name: Option<Name>) -> Self {
         let body = match info.attributes.kind {
             FileKind::Regular => Body::File,
-            FileKind::Directory => Body::Directory(Listing::NotLoaded(Displaced::new())),
+            FileKind::Directory => Body::Directory(Listing::NotLoaded(DisplacedCookies::new())),
             FileKind::Symlink => Body::Symlink(None),
             _ => Body::Special,
         };
@@ -95,7 +94,7 @@ impl Inode {
             foreign: info.foreign,
             immutable: info.immutable,
             unnamed: false,
-            announced: true,
+            creation_closed: true,
             home,
             name,
             app: AppId(0),
@@ -126,7 +125,7 @@ impl Inode {
             immutable: false,
         };
         Self {
-            announced: false,
+            creation_closed: false,
             versions: PageVersions::created(),
             xattrs: Tracked::saved(Some(BTreeMap::new())),
             body,
@@ -221,7 +220,7 @@ impl Inode {
     /// Drops whole pages in the transaction of the object's change; see [`PageVersions::zero`].
     pub(crate) fn zero_pages(&mut self, transaction: TransactionId, range: ByteRange) -> Zeroed {
         let end = self.allocated_end();
-        let zeroed = self.versions.zero(transaction, range, self.announced);
+        let zeroed = self.versions.zero(transaction, range, self.creation_closed);
         self.shrink_allocated(end, zeroed.pages * PAGE_BYTES_U64, range);
         zeroed
     }

@@ -79,13 +79,14 @@ pub(crate) fn send(transport: &dyn Transport, unique: u64, error: i32, payload: 
     };
     match transport.reply(parts) {
         Ok(()) => Delivery::Delivered,
-        // The kernel has had a reply to each request that it does not wait for: it waits for
-        // one to every request that was read, also if the sender was killed.
+        // ENOENT: the kernel has already received a reply to this request. (It waits for a reply to
+        // every request that was read, even if the caller was killed.)
         Err(Errno::NOENT) => Delivery::NotAwaited,
         // The mount is gone.
         Err(Errno::NODEV | Errno::PERM | Errno::CONNABORTED) => Delivery::Delivered,
         Err(errno) => {
             tracing::error!(%errno, unique, "the kernel refused a reply");
+            // Counted as delivered: there is nothing to send again.
             Delivery::Delivered
         }
     }

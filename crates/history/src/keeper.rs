@@ -187,7 +187,7 @@ impl Keeper {
                 Ok(taken) => break taken,
                 Err(error) if error.is_no_room() && !self.kept.is_empty() => {
                     let oldest = self.kept.remove(0);
-                    tracing::info!(name = ?oldest.name(), "a full disk takes the oldest snapshot");
+                    tracing::info!(name = ?oldest.name(), "the disk is full: deleting the oldest snapshot");
                     archive.remove(&oldest)?;
                     archive.free_removed();
                 }
@@ -236,7 +236,7 @@ impl Keeper {
         let free = archive.free_percent().unwrap_or(100);
         if free < self.rules.free_min_percent && !self.kept.is_empty() {
             let oldest = self.kept.remove(0);
-            tracing::info!(name = ?oldest.name(), "a nearly full disk takes the oldest snapshot");
+            tracing::info!(name = ?oldest.name(), "the disk is nearly full: deleting the oldest snapshot");
             match archive.remove(&oldest) {
                 Ok(id) => {
                     self.freeing = Some(id);

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 pub struct WallTime(Timestamp);
 
 impl WallTime {
-    /// Now.
+    /// The current wall-clock time.
     pub fn now() -> Self {
         Self::to_the_microsecond(Timestamp::now())
     }
@@ -19,14 +19,14 @@ impl WallTime {
         Self(Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time))
     }
 
-    /// So long after 1970-01-01T00:00:00Z; none for what no calendar has.
+    /// The time `seconds` and `nanoseconds` after the Unix epoch; none if out of range.
     pub fn at(seconds: i64, nanoseconds: u32) -> Option<Self> {
         let nanoseconds = i32::try_from(nanoseconds).ok()?;
         let time = Timestamp::new(seconds, nanoseconds).ok()?;
         Some(Self::to_the_microsecond(time))
     }
 
-    /// So long before this.
+    /// This time minus `by`.
     #[must_use]
     pub fn before(self, by: Duration) -> Self {
         let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
@@ -53,10 +53,10 @@ impl fmt::Display for WallTime {
     }
 }
 
-/// What cannot be understood as a moment.
+/// A text that cannot be understood as a time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no moment: write one with its time zone (2026-11-27T16:30:00Z), a name that `mobifs \
+    "`{0}` is not a time: write one with its time zone (2026-11-27T16:30:00Z), a name that `mobifs \
      history` shows, or how long ago it was (-90s, -10min, -2h, -3d)"
 )]
 pub struct AtError(String);
@@ -150,7 +150,7 @@ mod tests {
             let now = WallTime::now();
             let error = At::parse(text, now).unwrap_err().to_string();
             assert!(
-                error.starts_with(&format!("`{text}` is no moment")),
+                error.starts_with(&format!("`{text}` is not a time")),
                 "{error}"
             );
         }

@@ -55,7 +55,7 @@ impl Steering {
                 joined_transactions: 0,
                 journal: JournalReport::default(),
                 calibration: None,
-                strays: 0,
+                externally_modified: 0,
                 not_applied: None,
             },
             user: user(state, now),

@@ -109,8 +109,8 @@ pub enum Difference {
 
 /// What steering a btrfs does not promise.
 pub const ORDER_NOTE: &str = "btrfs writes content before a commit, file by file, while programs go on, \
-     so a commit is not one point in time: nothing is promised, calls for durability wait as ever, and \
-     only when it commits is steered";
+     so a commit is not one point in time: nothing is promised, durability calls block, as without MobiFS, \
+     and only when it commits is steered";
 
 /// What is noted for whoever restores the options.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

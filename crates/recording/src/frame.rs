@@ -203,7 +203,7 @@ pub fn parse_header(payload: &[u8]) -> Result<LogHeader, LogError> {
         match word {
             "started_ns" => {
                 let ns = value.parse();
-                let ns = ns.map_err(|_| LogError::Header(format!("'{value}' is no moment")))?;
+                let ns = ns.map_err(|_| LogError::Header(format!("'{value}' is not a time")))?;
                 header.started_at = MonotonicNs(ns);
             }
             "tool" => value.clone_into(&mut header.tool),

@@ -294,7 +294,8 @@ pub struct StoreStatus {
     /// Bytes written to the device by applying.
     pub apply_written_bytes: u64,
     /// Objects with committed changes that another program moved or removed in the store.
-    pub strays: u64,
+    #[serde(rename = "strays")]
+    pub externally_modified: u64,
     /// Room on the disk that is preallocated for growing files and not used.
     #[serde(default)]
     pub preallocated_unused_bytes: u64,

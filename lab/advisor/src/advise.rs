@@ -213,7 +213,7 @@ impl Site {
         if !self.keeps_places() {
             notes.push(format!(
                 "on {} content that is written over gets a new place, whatever was allocated: what journal modes and \
-                 preallocation bring there is not foretold{}",
+                 preallocation bring there is not predicted{}",
                 self.mount.kind,
                 if self.mount.kind == "btrfs" {
                     " (chattr +C on an empty directory keeps places for databases that are made in it, without checksums)"
@@ -367,7 +367,7 @@ fn defragmenting(site: &Site, path: &Path, options: &Options, plan: &Plan) -> Op
         ),
         step_bytes: None,
         pieces: plan.before.extents,
-        pieces_foretold_max: plan.after.extents,
+        pieces_predicted_max: plan.after.extents,
         saved_ms: plan.saved_ms,
         unused_bytes: None,
         wear: Some(wear),

@@ -24,7 +24,7 @@ pub enum AdviseError {
     /// Its files could be measured, but not defragmented, nor do programs write to it.
     #[error("{} is a filesystem image or a block device; mount it, and ask for the mount point (mobifs frag measure {} says how its files lie)", text(.0), text(.0))]
     Image(PathBuf),
-    /// What pieces cost cannot be told from these files.
+    /// The cost of an extent cannot be estimated from these files.
     #[error("{} has too few files to measure what a piece costs: {lacking}; leave --measure-cost out, or give --piece-ms and --megabyte-ms", text(.path))]
     NoCost {
         /// Where.

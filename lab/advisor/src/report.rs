@@ -49,7 +49,8 @@ pub struct Advice {
     /// Their pieces now.
     pub pieces: u64,
     /// Their pieces once it is done, at most; of advice for writers: of files that are made anew so.
-    pub pieces_foretold_max: u64,
+    #[serde(rename = "pieces_foretold_max")]
+    pub pieces_predicted_max: u64,
     /// How much sooner all of them are read then.
     pub saved_ms: f64,
     /// Room that stays unused meanwhile, on average.

@@ -107,7 +107,7 @@ pub(crate) fn for_databases(databases: &[Database], place: Place<'_>) -> Vec<Adv
         .copied()
         .filter(|database| database.mode != JournalMode::Wal && !place.is_store)
         .collect();
-    let modes = foretold(
+    let modes = predicted(
         &in_journals,
         |database| &database.file,
         Database::pieces_by_log,
@@ -147,7 +147,7 @@ fn by_steps<F>(
     let mean = bytes.checked_div(files.len() as u64)?;
     let step = step_for(mean, place.free);
     let pieces = |file: &F| file_of(file).pieces_by_steps(step);
-    let sums = foretold(files, file_of, pieces, place.model)?;
+    let sums = predicted(files, file_of, pieces, place.model)?;
     let action = match (what, place.is_store) {
         (What::PreallocateDatabases, true) => {
             format!("preallocate_database_bytes of the mount's configuration: {step}")
@@ -178,7 +178,7 @@ struct Sums {
     files: u64,
     bytes: u64,
     pieces: u64,
-    pieces_foretold: u64,
+    pieces_predicted: u64,
     saved_ms: f64,
     first: Vec<String>,
 }
@@ -192,7 +192,7 @@ impl Sums {
             action,
             step_bytes: None,
             pieces: self.pieces,
-            pieces_foretold_max: self.pieces_foretold,
+            pieces_predicted_max: self.pieces_predicted,
             saved_ms: self.saved_ms,
             unused_bytes: None,
             wear: None,
@@ -203,7 +203,7 @@ impl Sums {
 }
 
 /// Sums what files gain; none if that is next to nothing.
-fn foretold<F>(
+fn predicted<F>(
     files: &[&F],
     file_of: fn(&F) -> &Growing,
     pieces_of: impl Fn(&F) -> u64,
@@ -218,13 +218,13 @@ fn foretold<F>(
     gains.sort_by_key(|&(file, after)| (std::cmp::Reverse(file.pieces - after), file.path.clone()));
     let sum = |of: fn(&(&Growing, u64)) -> u64| gains.iter().map(of).sum::<u64>();
     let pieces = sum(|(file, _)| file.pieces);
-    let pieces_foretold = sum(|&(_, after)| after);
-    let saved_ms = (pieces - pieces_foretold) as f64 * model.piece_ms;
+    let pieces_predicted = sum(|&(_, after)| after);
+    let saved_ms = (pieces - pieces_predicted) as f64 * model.piece_ms;
     (saved_ms >= SAVED_LEAST_MS).then(|| Sums {
         files: gains.len() as u64,
         bytes: sum(|(file, _)| file.bytes),
         pieces,
-        pieces_foretold,
+        pieces_predicted,
         saved_ms,
         first: gains
             .iter()
@@ -297,11 +297,11 @@ mod tests {
         };
         // 75 pages, 375 frames: one checkpoint, and the first page.
         assert_eq!((modes.what, modes.files), (What::JournalMode, 2));
-        assert_eq!((modes.pieces, modes.pieces_foretold_max), (50, 4));
+        assert_eq!((modes.pieces, modes.pieces_predicted_max), (50, 4));
         assert!((modes.saved_ms - 46.0 * 0.17).abs() < 1e-9);
         // 300 KiB in steps of 128 KiB.
         assert_eq!((steps.files, steps.step_bytes), (3, Some(128 * KIB)));
-        assert_eq!((steps.pieces, steps.pieces_foretold_max), (59, 9));
+        assert_eq!((steps.pieces, steps.pieces_predicted_max), (59, 9));
         assert_eq!(steps.unused_bytes, Some(3 * 64 * KIB));
     }
 

@@ -113,7 +113,7 @@ fn one(text: &mut String, place: u32, advice: &Advice) -> fmt::Result {
         text,
         "   {}, {} at most {then}: {:.1} ms less for reading them once",
         counted(advice.pieces, "piece now", "pieces now"),
-        number(advice.pieces_foretold_max),
+        number(advice.pieces_predicted_max),
         advice.saved_ms
     )?;
     if let Some(unused) = advice.unused_bytes {

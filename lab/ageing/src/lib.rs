@@ -21,7 +21,7 @@ mod table;
 pub use checksum::Checksum;
 pub use content::{mix, mix_name};
 pub use error::AgeError;
-pub use place::{Filesystem, Place, Site, Through, Where, mobifs};
+pub use place::{Filesystem, Location, OpenedLocation, Through, Where, mobifs};
 pub use profile::{Profile, Source, profiles};
 pub use settings::{SEED_MAX, Settings};
 pub use space::Space;

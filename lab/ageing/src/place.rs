@@ -89,16 +89,16 @@ pub enum Where {
     },
 }
 
-/// Which place, and through what.
+/// A directory or an image, and through what its files are written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Site {
-    /// Which.
+pub struct Location {
+    /// The directory or image.
     pub place: Where,
-    /// Through what.
+    /// Through what its files are written.
     pub through: Through,
 }
 
-impl Site {
+impl Location {
     /// Where the state of a run is kept.
     #[must_use]
     pub fn state_path(&self) -> PathBuf {
@@ -172,10 +172,10 @@ fn beside(image: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// A place that is ready for a tree. What was mounted for it goes with it.
+/// A location that is ready for a tree. What was mounted for it goes with it.
 #[derive(Debug)]
-pub struct Place {
-    site: Site,
+pub struct OpenedLocation {
+    location: Location,
     /// Of an image: where it is mounted.
     disk: Option<PathBuf>,
     /// The mount of MobiFS.
@@ -187,17 +187,17 @@ pub struct Place {
     _lock: Option<File>,
 }
 
-impl Place {
+impl OpenedLocation {
     /// Makes a new one.
     ///
     /// # Errors
     /// Something is there, or cannot be made.
-    pub fn create(site: &Site) -> Result<Self, AgeError> {
-        site.check()?;
-        match &site.place {
+    pub fn create(location: &Location) -> Result<Self, AgeError> {
+        location.check()?;
+        match &location.place {
             Where::Directory(directory) => {
                 refuse_content(directory, &["lost+found"])?;
-                Self::open(site)
+                Self::open(location)
             }
             Where::Image {
                 path,
@@ -218,7 +218,7 @@ impl Place {
                 let image = File::create_new(path).at("make", path)?;
                 let made = make_filesystem(&image, path, *filesystem, *capacity_bytes)
                     .and_then(|()| fs::create_dir(&beside).at("make", &beside));
-                let opened = made.and_then(|()| Self::open(site));
+                let opened = made.and_then(|()| Self::open(location));
                 if opened.is_err() {
                     // Nothing of worth is in them yet.
                     let _gone = fs::remove_file(path);
@@ -236,23 +236,23 @@ impl Place {
     ///
     /// # Errors
     /// It is not there, in use, or cannot be mounted.
-    pub fn open(site: &Site) -> Result<Self, AgeError> {
-        site.check()?;
+    pub fn open(location: &Location) -> Result<Self, AgeError> {
+        location.check()?;
         let mut place = Self {
-            site: site.clone(),
+            location: location.clone(),
             disk: None,
             mount: None,
             steers: false,
             is_owner: true,
             _lock: None,
         };
-        match &site.place {
+        match &location.place {
             Where::Directory(directory) => place._lock = Some(lock(directory)?),
             Where::Image { path, .. } => {
                 let beside = beside(path);
                 place._lock = Some(lock(&beside)?);
                 let beside = beside.canonicalize().at("look at", &beside)?;
-                clean(&beside, site.through)?;
+                clean(&beside, location.through)?;
                 place.mount_image(path, &beside)?;
             }
         }
@@ -263,8 +263,8 @@ impl Place {
     ///
     /// # Errors
     /// It is not there.
-    pub fn inside(site: &Site) -> Result<Self, AgeError> {
-        let disk = match &site.place {
+    pub fn inside(location: &Location) -> Result<Self, AgeError> {
+        let disk = match &location.place {
             Where::Directory(_) => None,
             Where::Image { path, .. } => {
                 let beside = beside(path);
@@ -272,10 +272,10 @@ impl Place {
             }
         };
         Ok(Self {
-            site: site.clone(),
+            location: location.clone(),
             disk,
             mount: None,
-            steers: site.through == Through::Native,
+            steers: location.through == Through::Native,
             is_owner: false,
             _lock: None,
         })
@@ -285,13 +285,13 @@ impl Place {
         let disk = beside.join("disk");
         fs::create_dir_all(&disk).at("make", &disk)?;
         let is_ext4 = matches!(
-            self.site.place,
+            self.location.place,
             Where::Image {
                 filesystem: Filesystem::Ext4,
                 ..
             }
         );
-        let native = self.site.through == Through::Native;
+        let native = self.location.through == Through::Native;
         let options = if native && is_ext4 {
             "loop,data=journal"
         } else {
@@ -304,7 +304,7 @@ impl Place {
                 .arg(&disk),
         )?;
         self.disk = Some(disk.clone());
-        match self.site.through {
+        match self.location.through {
             Through::Plain | Through::Vfs => {}
             Through::Mount => {
                 let (store, mount) = (disk.join("store"), beside.join("mount"));
@@ -323,14 +323,14 @@ impl Place {
 
     /// What it is.
     #[must_use]
-    pub const fn site(&self) -> &Site {
-        &self.site
+    pub const fn location(&self) -> &Location {
+        &self.location
     }
 
     /// The directory below which everything ages, on the filesystem and not through MobiFS.
     #[must_use]
     pub fn lower(&self) -> &Path {
-        match (&self.disk, &self.site.place) {
+        match (&self.disk, &self.location.place) {
             (Some(disk), _) => disk,
             (None, Where::Directory(path) | Where::Image { path, .. }) => path,
         }
@@ -440,7 +440,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for OpenedLocation {
     fn drop(&mut self) {
         if let Err(error) = self.take_down() {
             eprintln!("cannot end what was mounted for ageing: {error}");

@@ -14,7 +14,7 @@ use crate::content::{mix, mix_name, write_content};
 use crate::error::{AgeError, OnPath as _};
 use crate::execute::Executor;
 use crate::fill::{self, Procedure};
-use crate::place::{Place, Site, Through};
+use crate::place::{Location, OpenedLocation, Through};
 use crate::plan::{Planner, Session};
 use crate::profile::{Profile, Source, profiles};
 use crate::settings::{SEED_MAX, Settings};
@@ -66,13 +66,13 @@ pub fn full_permille(filesystem: &str) -> u32 {
 /// Something is out of range, or there, or too small; nothing is changed then but that a new image is gone
 /// again.
 pub fn scenarios(
-    site: &Site,
+    location: &Location,
     settings: &Settings,
     sources: &[Source],
-) -> Result<(Place, State), AgeError> {
+) -> Result<(OpenedLocation, State), AgeError> {
     settings.check()?;
     let profiles = profiles(sources)?;
-    let place = Place::create(site)?;
+    let place = OpenedLocation::create(location)?;
     let before = Space::of(place.lower())?;
     let filler_bytes = filler_bytes(settings, before);
     let kept = sources.iter().map(|source| Kept {
@@ -94,10 +94,10 @@ pub fn scenarios(
         days: Vec::new(),
         is_within_day: false,
     };
-    let planned = plan(&work, site.through, &profiles, |_, _| Ok(()));
+    let planned = plan(&work, location.through, &profiles, |_, _| Ok(()));
     let state = State {
         schema: SCHEMA,
-        site: site.clone(),
+        location: location.clone(),
         work: Work::Scenarios(work),
     };
     match planned {
@@ -107,7 +107,7 @@ pub fn scenarios(
         }
         Err(error) => {
             drop(place);
-            forget(site);
+            forget(location);
             Err(error)
         }
     }
@@ -118,28 +118,28 @@ pub fn scenarios(
 /// # Errors
 /// As those of [`scenarios`].
 pub fn large_and_small(
-    site: &Site,
+    location: &Location,
     choose: impl FnOnce(Space) -> Procedure,
-) -> Result<(Place, State), AgeError> {
-    if site.through == Through::Vfs {
+) -> Result<(OpenedLocation, State), AgeError> {
+    if location.through == Through::Vfs {
         return Err(AgeError::OutOfRange {
             name: "--through",
             value: "vfs with --fill".to_owned(),
             range: "plain, as no databases are filled",
         });
     }
-    let place = Place::create(site)?;
+    let place = OpenedLocation::create(location)?;
     let before = Space::of(place.upper())?;
     let procedure = choose(before);
     let checked = procedure.check().and_then(|()| check_seed(procedure.seed));
     if let Err(error) = checked {
         drop(place);
-        forget(site);
+        forget(location);
         return Err(error);
     }
     let state = State {
         schema: SCHEMA,
-        site: site.clone(),
+        location: location.clone(),
         work: Work::LargeAndSmall(LargeAndSmall {
             procedure,
             before,
@@ -162,10 +162,10 @@ fn check_seed(seed: u64) -> Result<(), AgeError> {
 }
 
 /// A new image in which nothing is goes again.
-fn forget(site: &Site) {
-    if let crate::place::Where::Image { path, .. } = &site.place {
+fn forget(location: &Location) {
+    if let crate::place::Where::Image { path, .. } = &location.place {
         let _gone = fs::remove_file(path);
-        if let Some(beside) = site.state_path().parent() {
+        if let Some(beside) = location.state_path().parent() {
             for name in ["disk", "mount"] {
                 let _gone = fs::remove_dir(beside.join(name));
             }
@@ -179,7 +179,7 @@ fn forget(site: &Site) {
 /// # Errors
 /// It was stopped, or something failed; the state says how far it came.
 pub fn go_on(
-    place: &Place,
+    place: &OpenedLocation,
     state: &mut State,
     stop: &AtomicBool,
     watch: &mut Watch<'_>,
@@ -231,7 +231,7 @@ fn plan(
 }
 
 fn days(
-    place: &Place,
+    place: &OpenedLocation,
     state: &mut State,
     stop: &AtomicBool,
     watch: &mut Watch<'_>,
@@ -241,7 +241,7 @@ fn days(
     };
     let sources: Vec<Source> = work.profiles.iter().map(Kept::source).collect();
     let profiles = profiles(&sources)?;
-    let through = state.site.through;
+    let through = state.location.through;
     if through == Through::Vfs {
         mobifs_sqlite::register().map_err(|error| AgeError::Tool {
             program: "the VFS of MobiFS".to_owned(),
@@ -302,7 +302,7 @@ fn within_day(state: &mut State, is_within: bool) -> Result<(), AgeError> {
 }
 
 fn end_of_day(
-    place: &Place,
+    place: &OpenedLocation,
     day: u32,
     sessions: &[Session],
     checksum: &mut Checksum,
@@ -355,7 +355,7 @@ fn filler_bytes(settings: &Settings, before: Space) -> u64 {
 
 /// Makes the directory of the tree, and the first file: one that takes whole block groups. Its room is
 /// allocated where the filesystem can do that, and else it is written.
-fn prepare(place: &Place, work: &Scenarios) -> Result<(), AgeError> {
+fn prepare(place: &OpenedLocation, work: &Scenarios) -> Result<(), AgeError> {
     let tree = place.tree();
     fs::create_dir_all(&tree).at("make", &tree)?;
     let path = place.lower().join(FILLER);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{AgeError, OnPath as _};
 use crate::fill::{Filled, Procedure};
-use crate::place::Site;
+use crate::place::Location;
 use crate::profile::Source;
 use crate::settings::Settings;
 use crate::space::Space;
@@ -119,9 +119,10 @@ pub enum Work {
 pub struct State {
     /// [`SCHEMA`]
     pub schema: u32,
-    /// Where.
-    pub site: Site,
-    /// What.
+    /// Where the files are.
+    #[serde(rename = "site")]
+    pub location: Location,
+    /// What is done there.
     pub work: Work,
 }
 
@@ -161,7 +162,7 @@ impl State {
 
     /// Replaces the state on the disk.
     pub(crate) fn save(&self) -> Result<(), AgeError> {
-        let path = self.site.state_path();
+        let path = self.location.state_path();
         let text = serde_json::to_vec_pretty(self).map_err(|error| AgeError::State {
             path: path.clone(),
             message: error.to_string(),

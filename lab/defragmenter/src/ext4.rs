@@ -1,4 +1,4 @@
-//! Moves on ext4, by `EXT4_IOC_MOVE_EXT` into blocks of a pool.
+//! Moving extents on ext4, by `EXT4_IOC_MOVE_EXT` into blocks of a pool.
 //!
 //! The kernel exchanges blocks while it holds both files, copies through the page cache, and writes
 //! the content before it commits the new places (data=ordered): a write of another program comes

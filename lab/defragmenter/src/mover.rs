@@ -1,4 +1,4 @@
-//! Moves by filesystems that choose the places themselves: btrfs, f2fs and XFS.
+//! Moving extents on filesystems that choose the places themselves: btrfs, f2fs and XFS.
 
 use std::os::fd::OwnedFd;
 
@@ -16,7 +16,7 @@ pub(crate) enum Moved {
     /// So much has moved.
     Bytes(u64),
     /// The file stays as it is, or as far as it has come, for this reason.
-    Left(&'static str),
+    Skipped(&'static str),
 }
 
 const NOT_OPENED: &str = "files that could not be opened for writing";
@@ -83,13 +83,13 @@ impl<'a> Mover<'a> {
                 ioctls::f2fs_defragment(file, start, bytes).map(|()| Moved::Bytes(bytes))
             }
             (Self::Xfs(xfs), Opened::Xfs(file)) => xfs.carry_out(file, start, bytes),
-            _ => Ok(Moved::Left(NOT_MOVED)),
+            _ => Ok(Moved::Skipped(NOT_MOVED)),
         };
         match moved {
             Err(errno @ (Errno::IO | Errno::ROFS | Errno::NODEV | Errno::NXIO | Errno::UCLEAN)) => {
                 Err(errno)
             }
-            Err(_) => Ok(Moved::Left(NOT_MOVED)),
+            Err(_) => Ok(Moved::Skipped(NOT_MOVED)),
             moved => moved,
         }
     }

@@ -110,7 +110,7 @@ pub struct Limits {
 pub struct Planner {
     files: Vec<FileLayout>,
     free: Space,
-    /// Free after the next settling.
+    /// Free after the next [`Step::MakeDurable`].
     resting: Space,
     /// Pieces that may move, by their place: file and length.
     movable: BTreeMap<u64, (usize, u64)>,

@@ -476,7 +476,7 @@ impl Work<'_> {
                         self.count(bytes, Reason::Join);
                         self.pause(bytes);
                     }
-                    Ok(Moved::Left(reason)) => {
+                    Ok(Moved::Skipped(reason)) => {
                         *tree.left_out.entry(reason).or_default() += 1;
                         break;
                     }

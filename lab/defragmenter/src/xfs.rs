@@ -1,4 +1,4 @@
-//! Moves on XFS: a donor gets the room and a copy of the content, and then both exchange their extents if
+//! Moving extents on XFS: a donor gets the room and a copy of the content, and then both exchange their extents if
 //! the file has not changed since.
 //!
 //! `XFS_IOC_COMMIT_RANGE` exchanges a range (Linux 6.12, and a filesystem with the feature *exchange*, which
@@ -112,29 +112,29 @@ impl<'a> Xfs<'a> {
             None
         };
         if u64::try_from(before.st_size) != Ok(file.size) {
-            return Ok(Moved::Left(CHANGED));
+            return Ok(Moved::Skipped(CHANGED));
         }
         let now = clock_gettime(ClockId::Realtime);
         if now.tv_sec.saturating_sub(before.st_ctime) <= YOUNG_S {
-            return Ok(Moved::Left(YOUNG));
+            return Ok(Moved::Skipped(YOUNG));
         }
         let Some(found) = look_at(&file.file, file.size, self.looks)? else {
-            return Ok(Moved::Left(CHANGED));
+            return Ok(Moved::Skipped(CHANGED));
         };
         let end = start.saturating_add(bytes).min(file.size);
         let (pieces, _) = clipped(&found.layout.pieces, start, start.saturating_add(bytes));
         if commit.is_none() {
             let small = self.small_bytes(&pieces);
             if small.saturating_mul(WHOLE_FACTOR) < file.size {
-                return Ok(Moved::Left(ALL_OR_NOTHING));
+                return Ok(Moved::Skipped(ALL_OR_NOTHING));
             }
             if has_room_after(&file.file, file.size, self.looks.block_bytes)? {
-                return Ok(Moved::Left(BEYOND_END));
+                return Ok(Moved::Skipped(BEYOND_END));
             }
         }
         let donor = self.donor(end - start)?;
         if !self.take_room(&donor, &pieces, start, end - start)? {
-            return Ok(Moved::Left(NO_RUN));
+            return Ok(Moved::Skipped(NO_RUN));
         }
         copy(&file.file, &donor, &pieces, &found.unwritten, start, end)?;
         fsync(&donor)?;
@@ -144,7 +144,7 @@ impl<'a> Xfs<'a> {
         };
         match exchanged {
             Ok(()) => Ok(Moved::Bytes(pieces.iter().map(|piece| piece.length).sum())),
-            Err(Errno::BUSY) => Ok(Moved::Left(CHANGED)),
+            Err(Errno::BUSY) => Ok(Moved::Skipped(CHANGED)),
             Err(errno) => Err(errno),
         }
     }

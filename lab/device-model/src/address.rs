@@ -53,11 +53,11 @@ pub(crate) fn pieces(start: Sector, sectors: u32) -> impl Iterator<Item = Piece>
     let end = start.0 + u64::from(sectors);
     (start.0 / per_page..end.div_ceil(per_page)).map(move |page| {
         let first = start.0.saturating_sub(page * per_page).min(per_page) as u32;
-        let behind = (end - page * per_page).min(per_page) as u32;
+        let end_in_page = (end - page * per_page).min(per_page) as u32;
         let ones = |count: u32| ((1_u16 << count) - 1) as SectorMask;
         Piece {
             lpn: page as u32,
-            mask: ones(behind) & !ones(first),
+            mask: ones(end_in_page) & !ones(first),
         }
     })
 }

@@ -129,12 +129,12 @@ impl Layout {
             journal_blocks: 0,
             nodes_left: NODES_MAX,
         };
-        let is_sound = block_bytes != 0
+        let is_consistent = block_bytes != 0
             && layout.blocks_per_group > 0
             && inodes_per_group > 0
             && layout.blocks > layout.first_data_block
             && layout.group_count() <= GROUPS_MAX;
-        if !is_sound {
+        if !is_consistent {
             let what = "superblock of the filesystem: its sizes make no sense";
             return Err(PersistError::Damaged(what.to_owned()));
         }
@@ -438,9 +438,9 @@ impl<'a, I: ReadAt + ?Sized> Journal<'a, I> {
             }
             other => other?,
         };
-        let is_sound = superblock.block_bytes == layout.block_bytes
+        let is_consistent = superblock.block_bytes == layout.block_bytes
             && u64::from(superblock.blocks) <= layout.journal_blocks;
-        if !is_sound {
+        if !is_consistent {
             let what = format!(
                 "journal superblock: {} blocks of {} bytes do not fit the filesystem",
                 superblock.blocks, superblock.block_bytes

@@ -19,7 +19,7 @@ pub(crate) mod set;
 pub(crate) mod status;
 pub(crate) mod steer;
 pub(crate) mod sync;
-pub(crate) mod thaw_guard;
+pub(crate) mod thaw_watchdog;
 pub(crate) mod top;
 mod totals;
 pub(crate) mod touch;

@@ -23,8 +23,8 @@ const LISTED_MAX: usize = 40;
 
 pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
     let path = check::existing(&arguments.store, arguments.dry_run)?;
-    let because = match sound(&path, arguments)? {
-        State::Sound if arguments.json => {
+    let because = match examine(&path, arguments)? {
+        State::Intact if arguments.json => {
             print(&json_text(
                 &document(&path, &Survey::default(), None),
                 false,
@@ -34,7 +34,7 @@ pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
             }
             return recover::open_and_close(&path, arguments.wait.limit()).map(drop);
         }
-        State::Sound => return recover::normally(&path, arguments),
+        State::Intact => return recover::normally(&path, arguments),
         State::Damaged(because) => because,
     };
     let progress = Progress::of_reading("looking", check::journal_of(&path));
@@ -78,14 +78,14 @@ pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
 
 enum State {
     /// The store needs no salvage.
-    Sound,
+    Intact,
     /// It cannot be mounted, for this reason if an examination does not show it.
     Damaged(Option<StoreError>),
 }
 
 /// Whether an ordinary recovery is all that the store needs. What only a recovery finds out is tried:
 /// a recovery that is refused changes nothing.
-fn sound(path: &Path, arguments: &RecoverArguments) -> Result<State, Failure> {
+fn examine(path: &Path, arguments: &RecoverArguments) -> Result<State, Failure> {
     let failed = |error| Failure::of_store(path, &error);
     let lock = predecessor::for_command(path, arguments.wait.limit(), || {
         StoreLock::acquire(path, &StoreScope::Tree, true)
@@ -98,10 +98,10 @@ fn sound(path: &Path, arguments: &RecoverArguments) -> Result<State, Failure> {
         return Ok(State::Damaged(None));
     }
     if arguments.dry_run {
-        return Ok(State::Sound);
+        return Ok(State::Intact);
     }
     match recover::try_open(path, arguments.wait.limit())? {
-        Ok(()) => Ok(State::Sound),
+        Ok(()) => Ok(State::Intact),
         Err(error @ StoreError::Corrupt { .. }) => Ok(State::Damaged(Some(error))),
         Err(other) => Err(failed(other)),
     }
@@ -155,13 +155,13 @@ fn write_text(out: &mut String, path: &Path, survey: &Survey) -> std::fmt::Resul
             "  its new journal is whole, and only has to be put in its place"
         );
     }
-    let sound = &survey.sound;
-    match sound.until {
+    let point = &survey.recovery_point;
+    match point.until {
         Some(until) => writeln!(
             out,
             "  certain: {} transactions ({}), the last change in them at {}",
-            sound.transactions,
-            size(sound.bytes),
+            point.transactions,
+            size(point.bytes),
             time(until)
         )?,
         None => writeln!(
@@ -243,7 +243,7 @@ fn write_lost(out: &mut String, survey: &Survey) -> std::fmt::Result {
 }
 
 fn promise(survey: &Survey) -> String {
-    let state = survey.sound.until.map_or_else(
+    let state = survey.recovery_point.until.map_or_else(
         || "as they lie in the store".to_owned(),
         |until| format!("in the state of {}", time(until)),
     );
@@ -296,9 +296,9 @@ fn document(path: &Path, survey: &Survey, done: Option<&Salvaged>) -> Value {
         "damage": survey.damage,
         "is_finishing": survey.is_finishing,
         "sound": {
-            "transactions": survey.sound.transactions,
-            "bytes": survey.sound.bytes,
-            "until": at(survey.sound.until),
+            "transactions": survey.recovery_point.transactions,
+            "bytes": survey.recovery_point.bytes,
+            "until": at(survey.recovery_point.until),
         },
         "lost": {
             "transactions": survey.lost.transactions,

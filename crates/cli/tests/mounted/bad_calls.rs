@@ -82,7 +82,7 @@ const CALLS: &[Call] = &[
     ("set --app a --window-points 1 MNT", USAGE, &["window_points: must be from 2 to 1024"]),
     ("set --app a --slope-min-micropercent 5 MNT", USAGE, &["slope_min_micropercent: must not be positive"]),
     ("touch --screen dim MNT", USAGE, &["'dim'", "on, off"]),
-    ("restore --at yesterday --to NONE MNT", USAGE, &["`yesterday` is no moment", "-10min"]),
+    ("restore --at yesterday --to NONE MNT", USAGE, &["`yesterday` is not a time", "-10min"]),
     ("restore --at -10min MNT", USAGE, &["--to <DIR>", "--in-place"]),
     ("restore --at -10min --app ../x --to NONE MNT", USAGE, &["../x"]),
     ("history NONE", FAILED, &["cannot examine", "none"]),
@@ -95,7 +95,7 @@ const CALLS: &[Call] = &[
     ("run --class fast -- true", USAGE, &["'fast'", "relaxed, durable"]),
 ];
 
-/// Texts of a configuration, and what is said about them, behind its name.
+/// Texts of a configuration, and what is said about them, after its name.
 #[rustfmt::skip]
 const CONFIGURATIONS: &[(&str, &[&str])] = &[
     ("this is not toml", &[", line 1: "]),

@@ -63,7 +63,11 @@ fn other_filesystems_are_for_mounts() {
     };
     for (made, native, needle) in [
         (ordered, "needs", "data=ordered"),
-        (BTRFS, "possible", "calls for durability wait as ever"),
+        (
+            BTRFS,
+            "possible",
+            "durability calls block, as without MobiFS",
+        ),
     ] {
         let Some(disk) = Disk::new(made) else {
             continue;

@@ -188,7 +188,7 @@ fn device_numbers_are_those_that_the_filesystem_below_keeps() {
         }
         fixture.mount(&[]);
         let app = fixture.mountpoint.join("app");
-        let below = fixture.directory("disk/below");
+        let lower = fixture.directory("disk/lower");
         fs::create_dir(&app).unwrap();
         for (major, minor) in [
             (100, 300_000),
@@ -204,10 +204,10 @@ fn device_numbers_are_those_that_the_filesystem_below_keeps() {
                 command.arg(directory.join(format!("{major}-{minor}")));
                 runs(command.args(["c", &number.0, &number.1]))
             };
-            assert_eq!(node(&app), node(&below), "{make:?}: {major}:{minor}");
+            assert_eq!(node(&app), node(&lower), "{make:?}: {major}:{minor}");
         }
         succeeds(&mobifs(&["sync"], &fixture.mountpoint));
-        assert_eq!(names(&fixture.store.join("app")), names(&below));
+        assert_eq!(names(&fixture.store.join("app")), names(&lower));
         fixture.umount();
     }
 }
@@ -269,16 +269,16 @@ impl Drop for Flagged {
 /// Found by trying: a change of an immutable file was acknowledged, and neither it nor anything
 /// else could be applied, or recovered, as long as the file was immutable.
 #[test]
-fn what_may_not_change_below_does_not_change_here() {
+fn immutable_lower_files_are_immutable_on_the_mount() {
     needs_mounts!();
     let fixture = Fixture::new();
-    let below = fixture.store.join("app");
-    fs::create_dir_all(below.join("closed")).unwrap();
+    let lower = fixture.store.join("app");
+    fs::create_dir_all(lower.join("closed")).unwrap();
     for name in ["fixed", "appended", "free", "closed/file"] {
-        fs::write(below.join(name), "before").unwrap();
+        fs::write(lower.join(name), "before").unwrap();
     }
     let flags = [("fixed", "+i"), ("appended", "+a"), ("closed", "+i")];
-    let set = flags.map(|(name, flag)| Flagged::set(below.join(name), flag));
+    let set = flags.map(|(name, flag)| Flagged::set(lower.join(name), flag));
     if set.iter().any(Option::is_none) {
         mobifs_skip::skip("no flags of files here");
         return;
@@ -319,7 +319,7 @@ fn what_may_not_change_below_does_not_change_here() {
         ("closed/file", "after"),
     ] {
         assert_eq!(
-            fs::read_to_string(below.join(name)).unwrap(),
+            fs::read_to_string(lower.join(name)).unwrap(),
             content,
             "{name}"
         );
@@ -332,11 +332,11 @@ fn what_may_not_change_below_does_not_change_here() {
 fn what_is_committed_and_cannot_be_applied_waits_for_the_next_mount() {
     needs_mounts!();
     let fixture = Fixture::new();
-    let below = fixture.store.join("file");
-    fs::write(&below, "before").unwrap();
+    let lower = fixture.store.join("file");
+    fs::write(&lower, "before").unwrap();
     fixture.mount(&[]);
     fs::write(fixture.mountpoint.join("file"), "after").unwrap();
-    let Some(immutable) = Flagged::set(below.clone(), "+i") else {
+    let Some(immutable) = Flagged::set(lower.clone(), "+i") else {
         mobifs_skip::skip("no flags of files here");
         return;
     };
@@ -355,7 +355,7 @@ fn what_is_committed_and_cannot_be_applied_waits_for_the_next_mount() {
     );
     drop(immutable);
     wait_until(|| mobifs(&["recover"], &fixture.store).status.success());
-    assert_eq!(fs::read(&below).unwrap(), b"after");
+    assert_eq!(fs::read(&lower).unwrap(), b"after");
 }
 
 fn wait_for(fixture: &Fixture, words: &str) {

@@ -174,9 +174,9 @@ impl Filled {
     /// Everything is in its place, and the new files are gone.
     fn umount_and_check(&self, other: u8) {
         self.fixture.umount();
-        let below = self.fixture.store.join("app");
-        self.check_moved(&below);
-        assert_eq!(fs::read_dir(below).unwrap().count(), 1);
+        let lower = self.fixture.store.join("app");
+        self.check_moved(&lower);
+        assert_eq!(fs::read_dir(lower).unwrap().count(), 1);
         let file = self.fixture.store.join("other/file");
         assert_eq!(fs::read(file).unwrap(), [other; 8192]);
     }
@@ -318,9 +318,9 @@ fn one_large_file_fills_the_disk(make: &[&str], bytes: u64) {
         succeeds(&filled.sync());
     }
     filled.fixture.umount();
-    let below = filled.fixture.store.join("app");
-    assert!(fs::read(below.join("old")).unwrap() == CONTENT);
-    assert_eq!(fs::read_dir(below).unwrap().count(), 1);
+    let lower = filled.fixture.store.join("app");
+    assert!(fs::read(lower.join("old")).unwrap() == CONTENT);
+    assert_eq!(fs::read_dir(lower).unwrap().count(), 1);
 }
 
 #[test]
@@ -433,9 +433,9 @@ fn content_without_room_is_given_up(make: &[&str], bytes: u64, give_up: fn(&Path
     give_up(&app);
     succeeds(&filled.sync());
     filled.fixture.umount();
-    let below = filled.fixture.store.join("app");
-    assert!(fs::read(below.join("old")).unwrap() == CONTENT);
-    assert!(fs::metadata(below.join("big")).map_or(0, |big| big.len()) == 0);
+    let lower = filled.fixture.store.join("app");
+    assert!(fs::read(lower.join("old")).unwrap() == CONTENT);
+    assert!(fs::metadata(lower.join("big")).map_or(0, |big| big.len()) == 0);
     // What the attempt to commit it had written is gone, too.
     fs::remove_file(filled.filler()).unwrap();
     let own = fs::read_dir(filled.fixture.store.join(".mobifs/stage")).unwrap();
@@ -484,11 +484,11 @@ fn what_is_deleted_on_a_full_xfs_is_free_for_the_next_write() {
     let Some(filled) = Filled::new(&XFS, 320 * MIB) else {
         return;
     };
-    let below = filled.fixture.store.join("app");
-    fs::create_dir(&below).unwrap();
+    let lower = filled.fixture.store.join("app");
+    fs::create_dir(&lower).unwrap();
     let old = |round: usize| format!("old{round}");
     for round in 0..ROUNDS {
-        make_full_of_holes(&below.join(old(round)), 16 * MIB / 4096);
+        make_full_of_holes(&lower.join(old(round)), 16 * MIB / 4096);
     }
     filled.mount();
     fill_disk(&filled.filler());
@@ -534,8 +534,12 @@ fn store_is_mounted_when_others_filled_the_disk(make: &[&str], bytes: u64, with_
     filled.fixture.cut_power();
     let recovered = mobifs(&["recover"], &filled.fixture.store);
     let said = message(&recovered);
-    let is_told = said.contains("No space left on device") && !said.contains("cannot be used");
-    assert!(recovered.status.success() || is_told, "{make:?}: {said}");
+    let says_disk_full =
+        said.contains("No space left on device") && !said.contains("cannot be used");
+    assert!(
+        recovered.status.success() || says_disk_full,
+        "{make:?}: {said}"
+    );
     is_mounted();
     // Deletions are committed, although there is no room for other changes.
     filled.delete_new();
@@ -666,13 +670,13 @@ fn deletions_give_inodes_back(make: &[&str], bytes: u64, deleted: usize) {
     }
     let synced = filled.sync();
     assert_eq!(synced.status.success(), deleted > NEW, "{synced:?}");
-    let below: Vec<_> = fs::read_dir(filled.fixture.store.join("app"))
+    let lower: Vec<_> = fs::read_dir(filled.fixture.store.join("app"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
-    let old = below.iter().filter(|name| name.starts_with("old")).count();
-    assert_eq!(old, OLD - deleted, "{below:?}");
-    assert!(below.len() - old >= deleted.min(NEW), "{below:?}");
+    let old = lower.iter().filter(|name| name.starts_with("old")).count();
+    assert_eq!(old, OLD - deleted, "{lower:?}");
+    assert!(lower.len() - old >= deleted.min(NEW), "{lower:?}");
     for number in 0..NEW {
         let content = fs::read(app.join(format!("new{number}"))).unwrap();
         assert_eq!(content, number.to_string().as_bytes());

@@ -43,7 +43,7 @@ fn blocks_come_and_go(make_filesystem: &[&str], keeps: bool) {
         .config("preallocate_database_bytes = \"128KiB\"\npreallocate_large_bytes = \"1MiB\"\n");
     let words = ["--config", config.to_str().unwrap()];
     fixture.mount(&words);
-    let below = |name: &str| fixture.store.join("app").join(name);
+    let lower = |name: &str| fixture.store.join("app").join(name);
     let on_mount = |name: &str| fixture.mountpoint.join("app").join(name);
     let sync = || succeeds(&mobifs(&["sync"], &fixture.mountpoint));
     fs::create_dir(fixture.mountpoint.join("app")).unwrap();
@@ -52,39 +52,39 @@ fn blocks_come_and_go(make_filesystem: &[&str], keeps: bool) {
     fallocate(&requested, FallocateFlags::KEEP_SIZE, 0, 300 * KIB).unwrap();
     sync();
     let step = if keeps { 112 * KIB } else { 0 };
-    assert_eq!(unused(&below("a.db")), step);
+    assert_eq!(unused(&lower("a.db")), step);
     let counted = fixture.status()["store"]["preallocated_unused_bytes"].as_u64();
     assert_eq!(counted, Some(if keeps { 120 * KIB } else { 0 }));
     file.write_all_at(&[7; 8 << 10], 8 << 10).unwrap();
     drop((file, requested));
     sync();
     fixture.umount();
-    assert_eq!(unused(&below("a.db")), 0, "after the unmount");
-    assert!(unused(&below("b.db")) >= 272 * KIB, "it was requested");
+    assert_eq!(unused(&lower("a.db")), 0, "after the unmount");
+    assert!(unused(&lower("b.db")) >= 272 * KIB, "it was requested");
 
     fixture.mount(&words);
     make(&on_mount("c.db"));
     sync();
-    assert_eq!(unused(&below("c.db")), step);
+    assert_eq!(unused(&lower("c.db")), step);
     let killed = fixture.daemon_pid();
     kill_process(Pid::from_raw(killed as i32).unwrap(), Signal::KILL).unwrap();
     wait_until(|| fs::metadata(on_mount("c.db")).is_ok() && fixture.daemon_pid() != killed);
     fixture.umount();
-    assert_eq!(unused(&below("c.db")), 0, "after a kill and an unmount");
+    assert_eq!(unused(&lower("c.db")), 0, "after a kill and an unmount");
 
     fixture.mount(&words);
     make(&on_mount("d.db"));
     sync();
-    let written = fs::metadata(below("d.db")).unwrap().modified().unwrap();
+    let written = fs::metadata(lower("d.db")).unwrap().modified().unwrap();
     fixture.cut_power();
-    assert_eq!(unused(&below("d.db")), step);
+    assert_eq!(unused(&lower("d.db")), step);
     fixture.mount(&words);
     sync();
-    assert_eq!(unused(&below("d.db")), 0, "after a power cut");
-    let after = fs::metadata(below("d.db")).unwrap().modified().unwrap();
+    assert_eq!(unused(&lower("d.db")), 0, "after a power cut");
+    let after = fs::metadata(lower("d.db")).unwrap().modified().unwrap();
     assert_eq!(after, written);
     fixture.umount();
-    assert!(unused(&below("b.db")) >= 272 * KIB, "it was requested");
+    assert!(unused(&lower("b.db")) >= 272 * KIB, "it was requested");
 }
 
 #[test]

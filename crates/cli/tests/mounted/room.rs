@@ -166,8 +166,8 @@ fn full_disk_takes_what_has_its_place(make: &[&str]) {
     drop((written, ahead, small));
     fixture.umount();
 
-    let below = fixture.store.join("app");
-    let read = |name: &str| fs::read(below.join(name)).unwrap();
+    let lower = fixture.store.join("app");
+    let read = |name: &str| fs::read(lower.join(name)).unwrap();
     let mut expected = vec![2; 3 * MIB as usize];
     expected[4096..8192].fill(5);
     assert!(read("written") == expected);
@@ -278,8 +278,8 @@ fn room_that_is_given_back_is_free_below() {
         case(&file, &apply);
         assert_eq!(halves(&path), expected, "{name}, on the mount");
         apply();
-        let below = fixture.store.join("app").join(name);
-        assert_eq!(halves(&below), expected, "{name}, below");
+        let lower = fixture.store.join("app").join(name);
+        assert_eq!(halves(&lower), expected, "{name}, in the store");
     }
     fixture.umount();
 }

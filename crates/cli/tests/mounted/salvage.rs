@@ -132,14 +132,14 @@ fn tools_get_all_of_it_as_json() {
     );
     assert!(found["sound"]["until"].is_string(), "{found}");
     // A store that is not damaged is recovered as usual.
-    let sound = with_full_journal();
-    let done = mobifs(&["recover", "--salvage", "--json"], &sound.store);
+    let undamaged = with_full_journal();
+    let done = mobifs(&["recover", "--salvage", "--json"], &undamaged.store);
     succeeds(&done);
     let found: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
     assert_eq!(found["damage"], serde_json::json!([]));
-    sound.mount(&[]);
-    assert_eq!(present(&sound), ["0", "1", "2", "3", "4"]);
-    sound.umount();
+    undamaged.mount(&[]);
+    assert_eq!(present(&undamaged), ["0", "1", "2", "3", "4"]);
+    undamaged.umount();
 }
 
 #[test]

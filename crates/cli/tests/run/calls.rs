@@ -289,13 +289,13 @@ fn without_safety_every_filesystem_is_skipped_and_the_user_is_warned() {
         assert_eq!(done, all(&steps, "skipped"), "{by:?}");
         let mut bad = fixture.command(&["--unsafe", by.word(), "--"]);
         crate::program::add_to(&mut bad, "bad /");
-        let output = bad.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let ended = bad.output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert!(said.contains("no order is kept"), "{said}");
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        let output = String::from_utf8_lossy(&ended.stdout).into_owned();
         assert!(
-            told.contains(&format!("bad errno {}", libc::EBADF)),
-            "{told}"
+            output.contains(&format!("bad errno {}", libc::EBADF)),
+            "{output}"
         );
     }
 }
@@ -393,10 +393,10 @@ fn errors_of_the_filesystem_are_reported() {
         }
         rustix::fs::syncfs(&opened).unwrap_err();
         std::fs::write(fixture.path("committed"), "").unwrap();
-        let output = child.wait_with_output().unwrap();
-        let told = String::from_utf8(output.stdout).unwrap();
-        assert!(told.contains("Err(Os { code: 28"), "{by:?}: {told}");
-        assert!(told.contains("Ok(())"), "{by:?}: {told}");
+        let ended = child.wait_with_output().unwrap();
+        let output = String::from_utf8(ended.stdout).unwrap();
+        assert!(output.contains("Err(Os { code: 28"), "{by:?}: {output}");
+        assert!(output.contains("Ok(())"), "{by:?}: {output}");
     }
 }
 

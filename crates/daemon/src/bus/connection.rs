@@ -28,7 +28,7 @@ const BACKLOG_BYTES_MAX: usize = 1 << 20;
 /// Longer messages are skipped. The services here send some thousand bytes; the bus passes on up to
 /// 32 MiB, from any user of the machine.
 const MESSAGE_BYTES_MAX: usize = 256 << 10;
-/// So much is read at a time.
+/// Bytes read at a time.
 const READ_BYTES: usize = 4096;
 /// The most that the kernel hands over at a time (`SCM_MAX_FD`).
 const DESCRIPTORS_MAX: usize = 253;
@@ -61,7 +61,7 @@ pub(super) enum BusError {
     /// The type of a reply is not the one that was requested.
     #[error("an answer of another type")]
     Type,
-    /// The system does not let us wait.
+    /// A system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -99,7 +99,7 @@ struct State {
 #[derive(Debug, Default)]
 struct Backlog {
     messages: VecDeque<Message>,
-    /// Of all of them together.
+    /// Total size of the queued messages on the wire.
     wire_bytes: usize,
 }
 

@@ -265,7 +265,7 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         // It may have lost its bus.
-        let _told = self.orders.send(Order::Leave);
+        let _sent = self.orders.send(Order::Leave);
         let ended = self.thread.take().map(JoinHandle::join);
         assert!(matches!(ended, Some(Ok(()))));
     }

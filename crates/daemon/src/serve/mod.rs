@@ -447,7 +447,7 @@ fn note_totals_at_times(daemon: &Arc<Daemon>) {
     };
     let thread = std::thread::Builder::new().name("totals".into());
     if let Err(error) = thread.spawn(note) {
-        tracing::warn!(%error, "what is saved on a day is noted at the unmount only");
+        tracing::warn!(%error, "totals by day are written only at unmount");
     }
 }
 

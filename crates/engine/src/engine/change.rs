@@ -331,7 +331,7 @@ impl Engine {
             open.closing.pages_dropped(pages);
             self.accounting.orphan(open, bytes);
             self.accounting.refund_room(open, Room::of_blocks(pages));
-            if !inode.announced {
+            if !inode.creation_closed {
                 self.accounting.refund_room(open, Room::INODE);
             }
         }

@@ -240,7 +240,7 @@ impl Engine {
                 "a dirty object's change is in its transaction"
             );
             content.objects.push(object_state(id, inode, &change));
-            inode.announced = true;
+            inode.creation_closed = true;
             inode.versions.close(*change, |index, page| {
                 content.pages.push((id, index, page.clone()));
             });
@@ -551,7 +551,7 @@ fn size_changes(closed: &ClosedTransaction, namespace: &Namespace) -> Vec<SizeCh
 /// The final state of a changed object.
 pub(crate) fn object_state(id: ObjectId, inode: &Inode, change: &Change) -> ObjectState {
     let symlink_target = match &inode.body {
-        Body::Symlink(target) if !inode.announced => target.clone(),
+        Body::Symlink(target) if !inode.creation_closed => target.clone(),
         _ => None,
     };
     let xattrs = change
@@ -567,7 +567,7 @@ pub(crate) fn object_state(id: ObjectId, inode: &Inode, change: &Change) -> Obje
         .collect();
     ObjectState {
         id,
-        created: !inode.announced,
+        created: !inode.creation_closed,
         attributes: inode.attributes,
         symlink_target,
         zeroed: change.zeroed().iter().collect(),

@@ -148,8 +148,8 @@ impl Engine {
         } else {
             self.apps.written(app, written_bytes);
         }
-        self.arrivals.drop_pages_of(id);
-        self.arrivals.drop_places_of(id);
+        self.fetched_content.drop_pages_of(id);
+        self.fetched_content.drop_places_of(id);
         self.finish(transaction, moment.now);
         Ok(data.len())
     }
@@ -169,7 +169,7 @@ impl Engine {
             return Ok(Page::zero());
         }
         let version = inode.versions.version();
-        self.arrivals
+        self.fetched_content
             .page(id, index, version)
             .ok_or(Stop::Need(Need::Page {
                 object: id,
@@ -218,8 +218,8 @@ impl Engine {
         edit: impl FnOnce(&mut Page),
     ) -> Result<(), Stop> {
         let inode = self.namespace.inode_mut(id)?;
-        let arrivals = &self.arrivals;
-        let committed = |version| arrivals.page(id, index, version);
+        let fetched = &self.fetched_content;
+        let committed = |version| fetched.page(id, index, version);
         let edited = inode.edit_page(transaction, index, committed, edit);
         let mut open = self.transactions.open_mut(transaction);
         debug_assert!(
@@ -387,7 +387,7 @@ impl Engine {
         if !whole.is_empty() {
             self.zero_pages(id, transaction, whole)?;
         }
-        self.arrivals.drop_pages_of(id);
+        self.fetched_content.drop_pages_of(id);
         Ok(())
     }
 

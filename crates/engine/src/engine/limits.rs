@@ -98,7 +98,7 @@ impl Engine {
     /// committed work.
     pub fn set_space(&mut self, space: SpaceInfo, store_reserved: Room) {
         // Changes applied meanwhile have blocks now.
-        self.arrivals.drop_places();
+        self.fetched_content.drop_places();
         self.accounting.set_space(space, store_reserved);
     }
 
@@ -126,15 +126,15 @@ impl Engine {
     }
 
     /// Sets whether a program may still roll back its changes by further changes.
-    pub fn set_revocable(&mut self, is_revocable: bool) {
-        self.accounting.set_revocable(is_revocable);
+    pub fn set_may_roll_back(&mut self, may_roll_back: bool) {
+        self.accounting.set_may_roll_back(may_roll_back);
     }
 
     /// Whether open transactions stay open, whatever their policies say: a program may roll back
     /// their changes, and there is no room to commit them. An overwrite within an open transaction
     /// takes no further memory or room; after it is closed it does.
     pub fn keeps_open(&self) -> bool {
-        self.accounting.is_revocable() && !self.can_commit()
+        self.accounting.may_roll_back() && !self.can_commit()
     }
 
     /// Bytes of memory that uncommitted changes use.
@@ -296,7 +296,7 @@ impl Engine {
             return Ok(());
         };
         let is_overwritten = range.end <= self.namespace.inode(id)?.attributes.size;
-        if self.accounting.is_revocable() && stop == Stop::Need(Need::Space) && is_overwritten {
+        if self.accounting.may_roll_back() && stop == Stop::Need(Need::Space) && is_overwritten {
             // A transaction is rolled back of which a part was committed, with room that other
             // programs have taken since. A transaction that goes on writes to its journal first,
             // which needs room.
@@ -316,7 +316,7 @@ impl Engine {
         }
         let version = inode.versions.version();
         let asked = (id, range, version);
-        match self.arrivals.is_in_place(asked) {
+        match self.fetched_content.is_in_place(asked) {
             Some(true) => self.require(id, Charge::memory(bytes)),
             Some(false) => Err(stop),
             None => Err(Stop::Need(Need::Place {

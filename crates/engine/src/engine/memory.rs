@@ -35,7 +35,7 @@ impl Engine {
 
     /// Answers [`Need::Page`](crate::Need::Page).
     pub fn provide_page(&mut self, object: ObjectId, index: PageIndex, version: u64, page: Page) {
-        self.arrivals.add_page(object, index, version, page);
+        self.fetched_content.add_page(object, index, version, page);
     }
 
     /// Answers [`Need::Place`](crate::Need::Place).
@@ -46,7 +46,7 @@ impl Engine {
         version: u64,
         is_in_place: bool,
     ) {
-        self.arrivals
+        self.fetched_content
             .add_place((object, range, version), is_in_place);
     }
 

@@ -39,7 +39,7 @@ use crate::persist::restore::{Parts, restore};
 use crate::persist::save::SaveState;
 use crate::persist::{Key, PageAt, RestartImage, RestartImageError};
 use crate::transactions::Transactions;
-use crate::versions::Arrivals;
+use crate::versions::FetchedContent;
 
 /// What an [`Engine`] is made with.
 pub struct EngineConfig {
@@ -61,7 +61,7 @@ pub struct Engine {
     namespace: Namespace,
     transactions: Transactions,
     accounting: Accounting,
-    arrivals: Arrivals,
+    fetched_content: FetchedContent,
     durable_syncs: DurableSyncs,
     save_state: SaveState,
 }
@@ -86,7 +86,7 @@ impl Engine {
             namespace: Namespace::new(root, config.hash_seed, is_tracked),
             transactions: Transactions::new(is_tracked),
             accounting: Accounting::default(),
-            arrivals: Arrivals::default(),
+            fetched_content: FetchedContent::default(),
             durable_syncs: DurableSyncs::default(),
             save_state: SaveState::default(),
         }

@@ -297,8 +297,11 @@ impl Engine {
         if inode.attributes.nlink >= self.limits.links_max {
             return Err(FsError::TooManyLinks.into());
         }
-        let (kind, was_orphan, announced) =
-            (inode.attributes.kind, inode.is_orphan(), inode.announced);
+        let (kind, was_orphan, creation_closed) = (
+            inode.attributes.kind,
+            inode.is_orphan(),
+            inode.creation_closed,
+        );
         if was_orphan {
             let held = self.namespace.inode(id)?.orphan_room();
             self.require_entries(parent, 3, held.saturating_add(Room::INODE))?;
@@ -324,7 +327,7 @@ impl Engine {
         }
         if was_orphan {
             transaction = self.adopt_orphan(transaction, id)?;
-            if !announced {
+            if !creation_closed {
                 self.charge(transaction, Charge::room(Room::INODE));
             }
         }

@@ -131,8 +131,8 @@ impl Namespace {
             "{id} is in use"
         );
         self.several_names.remove(&id);
-        self.departures.left(id);
-        self.arrivals.remove(&id);
+        self.eviction_log.evicted(id);
+        self.fetched.remove(&id);
         if inode.pinned {
             self.unpinned.push(id);
         }
@@ -151,7 +151,7 @@ impl Namespace {
     pub(crate) fn take_forgotten(&mut self) -> Vec<ObjectId> {
         self.is_forgetting = !self.forgotten.is_empty();
         if self.is_forgetting {
-            self.arrivals.clear();
+            self.fetched.clear();
         }
         core::mem::take(&mut self.forgotten).into_iter().collect()
     }
@@ -164,7 +164,7 @@ impl Namespace {
     /// The store has forgotten what [`Namespace::take_forgotten`] named.
     pub(crate) fn forgotten(&mut self) {
         self.is_forgetting = false;
-        self.departures.all_left();
+        self.eviction_log.all_evicted();
     }
 
     /// Pinned objects that went out of use since the last call: to be unpinned.
@@ -207,7 +207,7 @@ impl Namespace {
             if is_enough && !self.has_many_entries(target) {
                 break;
             }
-            let Some(id) = self.next_in_turn() else {
+            let Some(id) = self.next_to_evict() else {
                 break;
             };
             trimmed.looked_at += 1;
@@ -258,7 +258,7 @@ impl Namespace {
     fn unload_listing(&mut self, id: ObjectId) {
         if self.unload(id) {
             self.forgotten.insert(id);
-            self.departures.left(id);
+            self.eviction_log.evicted(id);
         }
     }
 

@@ -13,57 +13,57 @@ use crate::directory::{Listing, Slot};
 use crate::error::{Need, Stop};
 use crate::inode::{Body, Inode};
 
-/// Number of departures that are remembered; more than answers can be under way.
-const DEPARTURES_MAX: usize = 4096;
+/// Number of evictions that are remembered; more than answers can be under way.
+const EVICTIONS_MAX: usize = 4096;
 
 /// Which objects (or their listings) have left memory since answers about them were asked for.
 /// While an object is not in memory, the store's answer about it stays valid; but it may be loaded,
 /// changed and evicted while an answer is under way.
 #[derive(Debug, Default)]
-pub(crate) struct Departures {
-    /// Grows with every departure.
+pub(crate) struct EvictionLog {
+    /// Grows with every eviction.
     epoch: u64,
     /// Answers asked for before are all stale.
     floor: u64,
-    left_at: BTreeMap<ObjectId, u64>,
+    evicted_at: BTreeMap<ObjectId, u64>,
 }
 
-impl Departures {
+impl EvictionLog {
     /// The present epoch of requests.
     pub(super) const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    pub(super) fn left(&mut self, id: ObjectId) {
+    pub(super) fn evicted(&mut self, id: ObjectId) {
         self.epoch += 1;
-        if self.left_at.len() >= DEPARTURES_MAX {
-            self.all_left();
+        if self.evicted_at.len() >= EVICTIONS_MAX {
+            self.all_evicted();
         }
-        self.left_at.insert(id, self.epoch);
+        self.evicted_at.insert(id, self.epoch);
     }
 
     /// No answer that is under way is valid any more.
-    pub(super) fn all_left(&mut self) {
+    pub(super) fn all_evicted(&mut self) {
         self.epoch += 1;
         self.floor = self.epoch;
-        self.left_at.clear();
+        self.evicted_at.clear();
     }
 
     fn stayed_since(&self, id: ObjectId, epoch: u64) -> bool {
-        epoch >= self.floor && self.left_at.get(&id).is_none_or(|&left| left <= epoch)
+        epoch >= self.floor && self.evicted_at.get(&id).is_none_or(|&left| left <= epoch)
     }
 }
 
 impl Namespace {
     /// The present epoch of requests about an object: its answer must bring it back.
     pub(crate) const fn epoch(&self) -> u64 {
-        self.departures.epoch()
+        self.eviction_log.epoch()
     }
 
     /// Answers [`Need::Object`].
     pub(crate) fn provide_object(&mut self, id: ObjectId, epoch: u64, info: ObjectInfo) {
         if self.accepts(id, epoch) && !self.contains_key(&id) {
-            self.arrivals.insert(id, info);
+            self.fetched.insert(id, info);
         }
     }
 
@@ -94,12 +94,12 @@ impl Namespace {
 
     /// Whether an answer that names objects and was asked for at `epoch` is still valid.
     fn accepts(&self, id: ObjectId, epoch: u64) -> bool {
-        self.departures.stayed_since(id, epoch) && !self.is_forgetting
+        self.eviction_log.stayed_since(id, epoch) && !self.is_forgetting
     }
 
     /// Answers [`Need::Xattrs`].
     pub(crate) fn provide_xattrs(&mut self, id: ObjectId, epoch: u64, xattrs: Vec<Xattr>) {
-        if !self.departures.stayed_since(id, epoch) {
+        if !self.eviction_log.stayed_since(id, epoch) {
             return;
         }
         if let Some(inode) = self.get_mut(&id)
@@ -111,7 +111,7 @@ impl Namespace {
 
     /// Answers [`Need::SymlinkTarget`].
     pub(crate) fn provide_symlink_target(&mut self, id: ObjectId, epoch: u64, target: Vec<u8>) {
-        if !self.departures.stayed_since(id, epoch) {
+        if !self.eviction_log.stayed_since(id, epoch) {
             return;
         }
         if let Some(Inode {
@@ -135,7 +135,7 @@ impl Namespace {
         if self.contains_key(&id) {
             return Ok(true);
         }
-        let Some(info) = self.arrivals.remove(&id) else {
+        let Some(info) = self.fetched.remove(&id) else {
             let epoch = self.epoch();
             return Err(Stop::Need(Need::Object { id, epoch }));
         };

@@ -16,7 +16,7 @@ use mobifs_base::{FileKind, ObjectId, ObjectInfo};
 pub(crate) use creation::room_of;
 pub(crate) use eviction::OBJECT_MEMORY_BYTES;
 pub use eviction::{KernelHeld, References, Trimmed};
-use loading::Departures;
+use loading::EvictionLog;
 
 use crate::HashMap;
 use crate::directory::{Directory, Listing};
@@ -40,7 +40,7 @@ pub(crate) struct Namespace {
     map: HashMap<ObjectId, Box<Inode>>,
     /// Objects with their stamps, in the order in which eviction looks at them. Entries with an
     /// outdated stamp are skipped.
-    turns: VecDeque<(ObjectId, u64)>,
+    eviction_queue: VecDeque<(ObjectId, u64)>,
     next_stamp: u64,
     /// Entries of all listings that are loaded.
     listed_entries: usize,
@@ -57,9 +57,9 @@ pub(crate) struct Namespace {
     /// Grows when a directory moves: cached apps are looked up anew.
     app_epoch: u64,
     /// What has left memory: answers about it that were asked for before are stale.
-    departures: Departures,
-    /// Attributes that arrived for objects that the retried operation will adopt.
-    arrivals: HashMap<ObjectId, ObjectInfo>,
+    eviction_log: EvictionLog,
+    /// Attributes fetched for objects that the retried operation will adopt.
+    fetched: HashMap<ObjectId, ObjectInfo>,
     /// Directories and deleted objects that left memory since [`Namespace::take_forgotten`].
     forgotten: BTreeSet<ObjectId>,
     /// The store is forgetting what was taken.
@@ -80,7 +80,7 @@ impl Namespace {
             hash_seed,
             hasher: hasher.clone(),
             map: HashMap::with_hasher(hasher.clone()),
-            turns: VecDeque::new(),
+            eviction_queue: VecDeque::new(),
             next_stamp: 0,
             listed_entries: 0,
             is_tracked,
@@ -88,8 +88,8 @@ impl Namespace {
             gone: Vec::new(),
             next_object: ObjectId::FIRST_NEW.0,
             app_epoch: 1,
-            departures: Departures::default(),
-            arrivals: HashMap::with_hasher(hasher),
+            eviction_log: EvictionLog::default(),
+            fetched: HashMap::with_hasher(hasher),
             forgotten: BTreeSet::new(),
             is_forgetting: false,
             several_names: BTreeSet::new(),
@@ -152,17 +152,17 @@ impl Namespace {
         inode.versions.track(self.is_tracked);
         self.unsaved.mark(id);
         inode.stamp = self.next_stamp;
-        self.turns.push_back((id, inode.stamp));
+        self.eviction_queue.push_back((id, inode.stamp));
         self.next_stamp += 1;
         self.listed_entries += inode.directory().map_or(0, Directory::len);
         self.map.insert(id, Box::new(inode));
     }
 
     /// The next object for eviction to look at; it moves to the end of the queue.
-    fn next_in_turn(&mut self) -> Option<ObjectId> {
-        while let Some((id, stamp)) = self.turns.pop_front() {
+    fn next_to_evict(&mut self) -> Option<ObjectId> {
+        while let Some((id, stamp)) = self.eviction_queue.pop_front() {
             if self.get(&id).is_some_and(|inode| inode.stamp == stamp) {
-                self.turns.push_back((id, stamp));
+                self.eviction_queue.push_back((id, stamp));
                 return Some(id);
             }
         }
@@ -235,12 +235,12 @@ impl Namespace {
     /// it would stay for ever. The cost of moving the rest is amortised by the many removals since
     /// it grew.
     fn shrink(&mut self) {
-        let turns = self.turns.len();
-        if turns > KEPT_OBJECTS && turns > self.map.len() * 2 {
+        let queued = self.eviction_queue.len();
+        if queued > KEPT_OBJECTS && queued > self.map.len() * 2 {
             let map = &self.map;
-            self.turns
+            self.eviction_queue
                 .retain(|(id, stamp)| map.get(id).is_some_and(|inode| inode.stamp == *stamp));
-            self.turns.shrink_to(self.map.len() * 2);
+            self.eviction_queue.shrink_to(self.map.len() * 2);
         }
         let capacity = self.map.capacity();
         if capacity > KEPT_OBJECTS && self.map.len() < capacity / 8 {

@@ -10,7 +10,7 @@ use foldhash::fast::FixedState;
 use mobifs_base::{AppId, ByteRange, ObjectId, ObjectInfo};
 
 use super::{Key, RestartImageError};
-use crate::directory::{Directory, Displaced, Listing, check_cookie};
+use crate::directory::{Directory, DisplacedCookies, Listing, check_cookie};
 use crate::inode::{Body, Inode, Xattrs};
 use crate::persist::dirty_tracking::Tracked;
 use crate::usage::Usage;
@@ -31,7 +31,7 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
         foreign,
         immutable,
         unnamed,
-        announced,
+        creation_closed,
         home,
         name,
         app,
@@ -61,7 +61,7 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
         foreign,
         immutable,
         unnamed,
-        announced,
+        creation_closed,
         &known_to_store,
         has_unknown_names,
         had_several_names,
@@ -130,7 +130,7 @@ pub(crate) fn read(
     };
     let mut inode = Inode::from_store(&info, ObjectId::ROOT, None);
     inode.unnamed = from.flag()?;
-    inode.announced = from.flag()?;
+    inode.creation_closed = from.flag()?;
     let known_to_store = from.flag()?;
     inode.has_unknown_names = from.flag()?;
     inode.had_several_names = from.flag()?;
@@ -234,7 +234,7 @@ fn read_change(from: &mut Reader<'_>, is_tracked: bool) -> Result<Change, Restar
     Ok(Change::new(from.transaction()?, is_tracked))
 }
 
-fn read_displaced(from: &mut Reader<'_>) -> Result<Displaced, RestartImageError> {
+fn read_displaced(from: &mut Reader<'_>) -> Result<DisplacedCookies, RestartImageError> {
     let displaced = from.list(|from| {
         let (name, cookie) = (from.name()?, from.u64()?);
         check_cookie(cookie)?;

@@ -42,7 +42,7 @@ pub(crate) fn restore(
         }
     }
     parts.count_again()?;
-    spilled.iter().for_each(|&id| parts.take_back_spilled(id));
+    spilled.iter().for_each(|&id| parts.reclaim_spilled(id));
     Ok(())
 }
 
@@ -179,12 +179,12 @@ impl Parts<'_> {
     /// The store has pages of this object that it took over. If the engine was killed before it
     /// learned that, it still has them itself: then the store's copies count as zeroed, so that
     /// they do not show when a page is dropped here.
-    fn take_back_spilled(&mut self, id: ObjectId) {
+    fn reclaim_spilled(&mut self, id: ObjectId) {
         let is_tracked = self.namespace.is_tracked();
         let Some(inode) = self.namespace.get_mut(&id) else {
             return;
         };
-        if inode.versions.take_back_spilled(is_tracked) {
+        if inode.versions.reclaim_spilled(is_tracked) {
             inode.pinned = true;
         }
     }

@@ -119,12 +119,12 @@ pub struct Commit {
 pub struct SizeChange {
     /// The file.
     pub id: ObjectId,
-    /// It is deleted.
+    /// The object is deleted.
     pub is_deleted: bool,
-    /// So much of what earlier transactions have written is deleted or cut off, roughly: holes are
-    /// not always known.
+    /// Estimated bytes of earlier transactions' content that this one deletes or truncates: holes
+    /// are not always known.
     pub freed_bytes: u64,
-    /// It grows by so much content.
+    /// Bytes by which the file grows.
     pub grown_bytes: u64,
 }
 

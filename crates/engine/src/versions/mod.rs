@@ -9,8 +9,8 @@
 //! The accounting of memory and room is not here ([`crate::accounting`]): what changes versions
 //! returns what it took and freed.
 
-mod arrivals;
 mod change;
+mod fetched_content;
 mod pages;
 mod read;
 
@@ -22,8 +22,8 @@ use mobifs_base::{
     Whence, search_layer,
 };
 
-pub(crate) use arrivals::Arrivals;
 pub(crate) use change::{Change, ORPHAN};
+pub(crate) use fetched_content::FetchedContent;
 use pages::{PageSlot, Pages};
 pub use read::{ReadPlan, ReadSegment};
 
@@ -646,7 +646,7 @@ impl PageVersions {
 
     /// The store has versions of an orphan that are all here still: its copies count as zeroed.
     /// False if it is known that the store has some.
-    pub(crate) fn take_back_spilled(&mut self, is_tracked: bool) -> bool {
+    pub(crate) fn reclaim_spilled(&mut self, is_tracked: bool) -> bool {
         if self.known_to_store {
             return false;
         }

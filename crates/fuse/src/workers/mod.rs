@@ -17,7 +17,7 @@
 //! A worker whose buffer holds a request that a predecessor left (see [`crate::in_flight`])
 //! finishes that first. Nothing new has to wait for all of these: the kernel sends what depends
 //! on an answer only after the answer, and what does not depend on one may come before it or
-//! after it, as ever.
+//! after it, as without a predecessor.
 
 mod backoff;
 pub(crate) mod cpu;
@@ -146,7 +146,7 @@ impl Workers {
             if threads.is_empty() {
                 return Err(error);
             }
-            tracing::warn!(%error, workers = threads.len(), "fewer workers than wanted");
+            tracing::warn!(%error, workers = threads.len(), "started fewer workers than configured");
         }
         Ok(threads)
     }

@@ -225,7 +225,7 @@ impl Worker {
             return;
         }
         if let Err(errno) = set_policy(0, SCHED_OTHER) {
-            tracing::error!(%errno, "cannot take priority back");
+            tracing::error!(%errno, "cannot restore the thread's priority");
         }
         self.unbroken.store(0, Ordering::Relaxed);
         self.standing.store(NORMAL, Ordering::SeqCst);

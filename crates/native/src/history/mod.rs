@@ -1,8 +1,8 @@
 //! The history of a steered btrfs: snapshots that are kept after commits.
 
 mod groups;
-mod guard;
 mod pause;
+mod watchdog;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,8 +13,8 @@ use mobifs_host::MountEntry;
 use mobifs_steered::{Device, Directory, Standstill};
 use mobifs_volume::{HistoryRules, HistoryStatus};
 
-pub use guard::guard;
 use pause::Pause;
+pub use watchdog::run_watchdog;
 
 /// Where snapshots lie, in the subvolume that is mounted.
 pub const DIRECTORY: &str = ".mobifs-history";

@@ -8,7 +8,7 @@ use mobifs_steered::{Standstill, set_frozen};
 use parking_lot::Mutex;
 
 use super::groups::{groups_of_apps, stands_still};
-use super::guard::Guard;
+use super::watchdog::Watchdog;
 
 /// How often it is looked whether everything stands still.
 const LOOK: Duration = Duration::from_micros(200);
@@ -28,7 +28,7 @@ pub(super) struct Pause {
 
 #[derive(Debug, Default)]
 struct Held {
-    guard: Option<Guard>,
+    watchdog: Option<Watchdog>,
     standing: Option<(Standstill, Instant)>,
 }
 
@@ -52,14 +52,14 @@ impl Pause {
         (last != NEVER).then_some(last)
     }
 
-    /// Notes it, and has the guard watch over it, before anything stands still.
+    /// Notes it, and has the watchdog watch over it, before anything stands still.
     fn prepare(&self, held: &mut Held, standstill: &Standstill) -> std::io::Result<()> {
         standstill.note(&self.note)?;
-        let started = match held.guard.take() {
-            Some(guard) => guard,
-            None => Guard::start(&self.note)?,
+        let started = match held.watchdog.take() {
+            Some(watchdog) => watchdog,
+            None => Watchdog::start(&self.note)?,
         };
-        held.guard.insert(started).begin()
+        held.watchdog.insert(started).begin()
     }
 }
 
@@ -73,7 +73,7 @@ impl mobifs_history::Standstill for Pause {
         let standstill = Standstill::begin(groups_of_apps(), self.limit);
         if let Err(error) = self.prepare(&mut held, &standstill) {
             // The next time with another one.
-            held.guard = None;
+            held.watchdog = None;
             let _removed = std::fs::remove_file(&self.note);
             tracing::warn!(%error, "apps do not stand still for a snapshot");
             return;
@@ -89,7 +89,7 @@ impl mobifs_history::Standstill for Pause {
             if started.elapsed() > self.limit / COMING_PART {
                 // The others would do so for nothing.
                 standstill.end();
-                tracing::info!("an app did not stand still in time, and the others go on");
+                tracing::info!("an app did not freeze in time; resuming the others");
                 break;
             }
             std::thread::sleep(LOOK);
@@ -105,9 +105,9 @@ impl mobifs_history::Standstill for Pause {
         standstill.end();
         let stood_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(NEVER - 1);
         self.last_ms.store(stood_ms, Ordering::Relaxed);
-        let reached = held.guard.as_mut().map(Guard::end);
+        let reached = held.watchdog.as_mut().map(Watchdog::end);
         if !matches!(reached, Some(Ok(()))) {
-            held.guard = None;
+            held.watchdog = None;
         }
         let _removed = std::fs::remove_file(&self.note);
     }

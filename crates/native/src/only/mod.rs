@@ -2,8 +2,8 @@
 //! (`FS_JOURNAL_DATA_FL`), with which ext4 journals their content, too, and others stay as they are.
 //!
 //! New files inherit the flag from their directory. Programs skip calls for durability on files that
-//! have it and on no others, so that a file which comes in by a rename, or could not be marked, is
-//! durable as ever.
+//! have it and on no others, so that durability calls on a file which comes in by a rename, or could
+//! not be marked, block, as without MobiFS.
 
 mod flag;
 
@@ -226,7 +226,7 @@ impl Only {
             if let Some((file, error)) = first {
                 tracing::warn!(
                     directory = ?path, files = left, ?file, %error,
-                    "files could not be marked: calls for durability on them wait as ever"
+                    "files could not be marked: durability calls on them block, as without MobiFS"
                 );
             }
         }

@@ -28,7 +28,7 @@ pub(crate) enum Synced {
 
 /// What a sync has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Duty {
+pub(crate) enum SyncAction {
     /// Nothing: order is kept.
     Nothing,
     /// Everything is committed when it returns.
@@ -60,26 +60,26 @@ pub(crate) fn is_joint() -> bool {
 
 /// What the transactions of one database have asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Promises {
-    /// The transaction under way is to be durable when it is committed.
-    is_owed: AtomicBool,
+pub(crate) struct TransactionSyncs {
+    /// The transaction in progress has to be durable when it commits.
+    needs_commit: AtomicBool,
     /// The journal was read after it was written: SQLite rolls the transaction back.
     is_rolled_back: AtomicBool,
 }
 
-impl Promises {
+impl TransactionSyncs {
     /// What a sync has to do now. `is_joint`: a transaction over several databases is
     /// committing, perhaps one that this database has no part in.
-    pub(crate) fn sync(&self, synced: Synced, is_durable: bool, is_joint: bool) -> Duty {
+    pub(crate) fn sync(&self, synced: Synced, is_durable: bool, is_joint: bool) -> SyncAction {
         // The transaction is committed by what comes after it: the end of the journal.
         let is_early = matches!(synced, Synced::Journal | Synced::DatabaseInTransaction);
         if is_durable && is_early {
-            self.is_owed.store(true, Ordering::Relaxed);
+            self.needs_commit.store(true, Ordering::Relaxed);
         }
         if is_joint || synced == Synced::SuperJournal || (is_durable && !is_early) {
-            Duty::Commit
+            SyncAction::Commit
         } else {
-            Duty::Nothing
+            SyncAction::Nothing
         }
     }
 
@@ -107,17 +107,17 @@ impl Promises {
     }
 
     /// A transaction is committed as far as SQLite is concerned.
-    pub(crate) fn committed(&self) -> Duty {
-        if self.is_owed.swap(false, Ordering::Relaxed) {
-            Duty::Commit
+    pub(crate) fn committed(&self) -> SyncAction {
+        if self.needs_commit.swap(false, Ordering::Relaxed) {
+            SyncAction::Commit
         } else {
-            Duty::Nothing
+            SyncAction::Nothing
         }
     }
 
     /// A transaction is over, committed or not.
     pub(crate) fn ended(&self) {
-        self.is_owed.store(false, Ordering::Relaxed);
+        self.needs_commit.store(false, Ordering::Relaxed);
         self.is_rolled_back.store(false, Ordering::Relaxed);
     }
 }
@@ -128,62 +128,63 @@ mod tests {
 
     #[test]
     fn a_durable_transaction_is_one_commit() {
-        let promises = Promises::default();
-        let sync = |synced| promises.sync(synced, true, false);
-        assert_eq!(sync(Synced::Journal), Duty::Nothing);
-        assert_eq!(sync(Synced::DatabaseInTransaction), Duty::Nothing);
-        assert_eq!(promises.committed(), Duty::Commit);
-        assert_eq!(promises.committed(), Duty::Nothing, "nothing was synced");
-        assert_eq!(sync(Synced::Log), Duty::Commit);
-        assert_eq!(sync(Synced::DatabaseInCheckpoint), Duty::Commit);
-        assert_eq!(sync(Synced::Journal), Duty::Nothing);
-        promises.ended();
-        assert_eq!(promises.committed(), Duty::Nothing, "it was rolled back");
+        let syncs = TransactionSyncs::default();
+        let sync = |synced| syncs.sync(synced, true, false);
+        assert_eq!(sync(Synced::Journal), SyncAction::Nothing);
+        assert_eq!(sync(Synced::DatabaseInTransaction), SyncAction::Nothing);
+        assert_eq!(syncs.committed(), SyncAction::Commit);
+        assert_eq!(syncs.committed(), SyncAction::Nothing, "nothing was synced");
+        assert_eq!(sync(Synced::Log), SyncAction::Commit);
+        assert_eq!(sync(Synced::DatabaseInCheckpoint), SyncAction::Commit);
+        assert_eq!(sync(Synced::Journal), SyncAction::Nothing);
+        syncs.ended();
+        assert_eq!(syncs.committed(), SyncAction::Nothing, "it was rolled back");
     }
 
     #[test]
     fn a_relaxed_one_is_none_unless_it_is_over_several_databases() {
-        let promises = Promises::default();
-        assert_eq!(promises.sync(Synced::Log, false, false), Duty::Nothing);
-        let of_super = promises.sync(Synced::SuperJournal, false, true);
-        assert_eq!(of_super, Duty::Commit);
-        assert_eq!(promises.sync(Synced::Journal, false, true), Duty::Commit);
-        assert_eq!(promises.committed(), Duty::Nothing);
+        let syncs = TransactionSyncs::default();
+        assert_eq!(syncs.sync(Synced::Log, false, false), SyncAction::Nothing);
+        let of_super = syncs.sync(Synced::SuperJournal, false, true);
+        assert_eq!(of_super, SyncAction::Commit);
+        assert_eq!(syncs.sync(Synced::Journal, false, true), SyncAction::Commit);
+        assert_eq!(syncs.committed(), SyncAction::Nothing);
     }
 
     #[test]
     fn a_transaction_may_fail_as_long_as_it_can_be_rolled_back_and_a_rollback_may_not() {
-        let promises = Promises::default();
+        let syncs = TransactionSyncs::default();
         let database = Synced::DatabaseInTransaction;
-        assert!(promises.may_still_fail(database, true, false));
-        assert!(promises.may_still_fail(database, false, true));
+        assert!(syncs.may_still_fail(database, true, false));
+        assert!(syncs.may_still_fail(database, false, true));
         assert!(
-            !promises.may_still_fail(database, false, false),
+            !syncs.may_still_fail(database, false, false),
             "nothing is promised"
         );
         for synced in [Synced::Log, Synced::Journal, Synced::DatabaseInCheckpoint] {
-            assert!(!promises.may_still_fail(synced, true, true), "{synced:?}");
+            assert!(!syncs.may_still_fail(synced, true, true), "{synced:?}");
         }
-        promises.journal_read();
-        assert!(!promises.may_still_fail(database, true, false));
-        promises.journal_written();
+        syncs.journal_read();
+        assert!(!syncs.may_still_fail(database, true, false));
+        syncs.journal_written();
         assert!(
-            promises.may_still_fail(database, true, false),
+            syncs.may_still_fail(database, true, false),
             "it was a savepoint"
         );
-        promises.journal_read();
-        promises.ended();
-        assert!(
-            promises.may_still_fail(database, true, false),
-            "the next one"
-        );
+        syncs.journal_read();
+        syncs.ended();
+        assert!(syncs.may_still_fail(database, true, false), "the next one");
     }
 
     #[test]
     fn a_transaction_over_other_databases_takes_nothing_from_a_durable_one() {
-        let promises = Promises::default();
+        let syncs = TransactionSyncs::default();
         let database = Synced::DatabaseInTransaction;
-        assert_eq!(promises.sync(database, true, true), Duty::Commit);
-        assert_eq!(promises.committed(), Duty::Commit, "the journal has ended");
+        assert_eq!(syncs.sync(database, true, true), SyncAction::Commit);
+        assert_eq!(
+            syncs.committed(),
+            SyncAction::Commit,
+            "the journal has ended"
+        );
     }
 }

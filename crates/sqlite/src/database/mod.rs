@@ -28,7 +28,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::database::arena_file::ArenaFile;
 use crate::database::database_file::DatabaseFile;
-use crate::database::durability::Promises;
+use crate::database::durability::TransactionSyncs;
 use crate::database::finish::Sqlite;
 use crate::database::header::{Beginning, HEADER_BYTES, MARK_PLACE};
 use crate::database::locks::{ConnectionId, Locks};
@@ -88,7 +88,7 @@ pub(crate) struct Database {
     /// The locks between connections.
     pub(crate) locks: Mutex<Locks>,
     pub(crate) shared_memory: Mutex<SharedMemory>,
-    pub(crate) promises: Promises,
+    pub(crate) syncs: TransactionSyncs,
     rollback_reserve: RollbackReserve,
     coalesced: CoalescedWrites,
     /// Something was written that a kill may still undo.
@@ -182,7 +182,7 @@ impl Database {
             is_stand_in: AtomicBool::new(false),
             locks: Mutex::default(),
             shared_memory: Mutex::default(),
-            promises: Promises::default(),
+            syncs: TransactionSyncs::default(),
             rollback_reserve: RollbackReserve::default(),
             coalesced: CoalescedWrites::default(),
             has_batch: AtomicBool::new(false),
@@ -457,14 +457,14 @@ impl Database {
         }
         self.rollback_reserve.journal_written(at, at + length);
         self.write_classified(CoalescedFile::Journal, writer, (file, at), data)?;
-        self.volume.set_revocable(!is_end);
+        self.volume.set_may_roll_back(!is_end);
         Ok(())
     }
 
     /// The rollback journal ends.
     pub(crate) fn journal_ended(&self) {
         self.rollback_reserve.journal_ended();
-        self.volume.set_revocable(false);
+        self.volume.set_may_roll_back(false);
     }
 
     /// Fails if a transaction that is so much larger could not be rolled back.

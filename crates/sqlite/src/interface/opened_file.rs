@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mobifs_base::ObjectId;
 
 use crate::database::Database;
-use crate::database::durability::{self, Duty, Synced};
+use crate::database::durability::{self, SyncAction, Synced};
 use crate::database::locks::{ConnectionId, Level};
 use crate::database::shared_memory::{Change, Mapping};
 use crate::database::write_coalescing::WriteClassifier;
@@ -109,7 +109,7 @@ impl OpenedFile {
     pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> Result<bool, Failure> {
         let database = self.database()?;
         if self.role == Role::Journal {
-            database.promises.journal_read();
+            database.syncs.journal_read();
         }
         let length = database.read(self.object, at, out)?;
         out[length..].fill(0);
@@ -122,7 +122,7 @@ impl OpenedFile {
             Role::Log => self.lease.database()?.write_log(pieces, object, at, data),
             Role::Journal => {
                 let database = self.lease.database()?;
-                database.promises.journal_written();
+                database.syncs.journal_written();
                 database.write_journal(pieces, object, at, data)
             }
             _ => self.flushed_for_change()?.write(object, at, data),
@@ -157,21 +157,18 @@ impl OpenedFile {
         };
         let database = self.flushed_for_change()?;
         let (is_durable, is_joint) = (database.is_durable(), durability::is_joint());
-        if database
-            .promises
-            .may_still_fail(synced, is_durable, is_joint)
-        {
+        if database.syncs.may_still_fail(synced, is_durable, is_joint) {
             database.require_promised_room()?;
         }
-        let duty = database.promises.sync(synced, is_durable, is_joint);
-        carry_out(database, duty)
+        let action = database.syncs.sync(synced, is_durable, is_joint);
+        carry_out(database, action)
     }
 
     /// SQLite has committed a transaction.
     pub(crate) fn transaction_committed(&self) -> Result<(), Failure> {
         let database = self.flushed_for_change()?;
         database.end_batch();
-        carry_out(database, database.promises.committed())
+        carry_out(database, database.syncs.committed())
     }
 
     /// Raises the lock of this connection.
@@ -195,7 +192,7 @@ impl OpenedFile {
         let database = flushed(&self.lease)?;
         if self.level >= Level::Reserved {
             database.end_batch();
-            database.promises.ended();
+            database.syncs.ended();
         }
         self.wanted_all &= wanted != Level::None;
         let mut locks = database.locks.lock();
@@ -267,10 +264,10 @@ fn flushed(lease: &Lease) -> Result<&Arc<Database>, Failure> {
     Ok(database)
 }
 
-fn carry_out(database: &Database, duty: Duty) -> Result<(), Failure> {
-    match duty {
-        Duty::Nothing => Ok(()),
-        Duty::Commit => database.commit(),
+fn carry_out(database: &Database, action: SyncAction) -> Result<(), Failure> {
+    match action {
+        SyncAction::Nothing => Ok(()),
+        SyncAction::Commit => database.commit(),
     }
 }
 

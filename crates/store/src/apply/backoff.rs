@@ -9,7 +9,7 @@
 //! **A skipped step loses nothing.** It is treated as one that the filesystem has refused: its
 //! change is carried over to the next epoch ([`carry`](super::carry)), durably, and reads return
 //! the committed state. Every apply begins with other steps
-//! ([`Work::begin_elsewhere`](super::work::Work::begin_elsewhere)), so each is tried eventually,
+//! ([`Work::rotate_entries`](super::work::Work::begin_elsewhere)), so each is tried eventually,
 //! whatever is refused before it.
 //!
 //! Only refusals for lack of room count: they concern the whole filesystem, others a single object.
@@ -24,10 +24,9 @@ const IN_A_ROW_MAX: u32 = 16;
 /// Gaps double up to this power of two.
 const GAP_POWER_MAX: u32 = 20;
 
-/// Brings the steps of an apply into the order of its turn: each begins after the ones that the turn
-/// before surely tried.
-pub(super) fn begin_with_turn<T>(steps: &mut [T], turn: u64) {
-    let begin = turn.saturating_mul(u64::from(IN_A_ROW_MAX));
+/// Rotates the steps so that each apply starts after the ones that the apply before certainly tried.
+pub(super) fn rotate_for_apply<T>(steps: &mut [T], apply: u64) {
+    let begin = apply.saturating_mul(u64::from(IN_A_ROW_MAX));
     if let Some(begin) = begin.checked_rem(steps.len() as u64) {
         steps.rotate_left(begin as usize);
     }
@@ -155,9 +154,9 @@ mod tests {
     }
 
     /// Which of so many objects an apply asks for, in order, where all but `possible` are refused.
-    fn asked_for(objects: usize, turn: u64, possible: Option<usize>) -> Vec<usize> {
+    fn asked_for(objects: usize, apply: u64, possible: Option<usize>) -> Vec<usize> {
         let mut steps: Vec<usize> = (0..objects).collect();
-        begin_with_turn(&mut steps, turn);
+        rotate_for_apply(&mut steps, apply);
         let mut backoff = Backoff::default();
         let mut asked = Vec::new();
         for object in steps {
@@ -197,10 +196,10 @@ mod tests {
     #[test]
     fn every_object_is_asked_for_after_some_applies_whatever_is_refused_before() {
         for objects in [17, 100, 160, 1000] {
-            let turns = (objects as u64).div_ceil(u64::from(IN_A_ROW_MAX));
+            let applies = (objects as u64).div_ceil(u64::from(IN_A_ROW_MAX));
             for possible in 0..objects {
-                let asked = (0..turns)
-                    .any(|turn| asked_for(objects, turn, Some(possible)).contains(&possible));
+                let asked = (0..applies)
+                    .any(|apply| asked_for(objects, apply, Some(possible)).contains(&possible));
                 assert!(asked, "object {possible} of {objects}");
             }
         }

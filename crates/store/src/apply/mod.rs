@@ -64,8 +64,8 @@ pub(crate) fn apply_pending<L: Lower>(
     let mut content = applier.content();
     content.begin_apply();
     let mut work = Work::take(overlay);
-    if refused.goes_on() {
-        work.begin_elsewhere(applier);
+    if refused.continues() {
+        work.rotate_entries(applier);
     }
     // Where only the new epoch failed, everything was applied and is durable. Another apply would
     // change files in place without the protection of a journal.
@@ -78,7 +78,7 @@ pub(crate) fn apply_pending<L: Lower>(
         epoch.invalidate_tail(overlay.lower(), overlay.sink())?;
         // Steps that the journal records as done must not be repeated: a crash in the middle would
         // leave a state that recovery does not examine.
-        if epoch.rename_mark() != RenameMark::OnlyNamesLeft {
+        if epoch.rename_mark() != RenameMark::ContentDone {
             bring_to_place(overlay, applier, epoch, &work, deleted, refused)?;
         }
         rename_all(overlay, epoch, &work, refused)?;
@@ -221,7 +221,7 @@ pub(crate) fn apply_all<L: Lower>(
     };
     give_back(overlay, applier, epoch, which);
     loop {
-        let mut refused = Refused::anything();
+        let mut refused = Refused::collecting();
         let error = match apply_or_carry(overlay, applier, epoch, &mut refused) {
             Err(error @ StoreError::Unapplied { .. }) => error,
             // Everything else is still applied, as the epoch before has left it.
@@ -276,7 +276,7 @@ pub(crate) fn apply_everything<L: Lower>(
     epoch: &mut Epoch<L::Handle>,
     deleted: &mut Deleted,
 ) -> Result<(), StoreError> {
-    let mut applied = apply_pending(overlay, applier, epoch, deleted, &mut Refused::nothing());
+    let mut applied = apply_pending(overlay, applier, epoch, deleted, &mut Refused::failing());
     for source in [
         RoomSource::Preallocated,
         RoomSource::MadeInVain,
@@ -292,7 +292,7 @@ pub(crate) fn apply_everything<L: Lower>(
                     %error,
                     "the disk is full: the store goes on with the room of {source}"
                 );
-                applied = apply_pending(overlay, applier, epoch, deleted, &mut Refused::nothing());
+                applied = apply_pending(overlay, applier, epoch, deleted, &mut Refused::failing());
             }
             _ => break,
         }

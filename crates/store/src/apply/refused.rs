@@ -14,11 +14,11 @@ pub(super) type Entry = ((ObjectId, Name), Option<ObjectId>);
 
 /// The refused changes, and those that depend on them.
 ///
-/// An apply either fails at the first refusal, or goes on with everything else.
+/// An apply either fails at the first refusal, or continues with everything else.
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
-    goes_on: bool,
-    /// New objects that could not be made: they are empty, and have no name.
+    continues: bool,
+    /// New objects that could not be created: they are empty, and have no name.
     absent: BTreeSet<ObjectId>,
     /// Objects whose content or attributes are applied in part.
     incomplete: BTreeSet<ObjectId>,
@@ -32,20 +32,20 @@ pub(crate) struct Refused {
 
 impl Refused {
     /// An apply fails where something is refused.
-    pub(crate) fn nothing() -> Self {
+    pub(crate) fn failing() -> Self {
         Self::default()
     }
 
-    /// An apply goes on where something is refused.
-    pub(crate) fn anything() -> Self {
+    /// An apply continues where something is refused, and collects the refusals.
+    pub(crate) fn collecting() -> Self {
         Self {
-            goes_on: true,
+            continues: true,
             ..Self::default()
         }
     }
 
-    pub(super) fn goes_on(&self) -> bool {
-        self.goes_on
+    pub(super) fn continues(&self) -> bool {
+        self.continues
     }
 
     /// Everything is in its place.
@@ -104,7 +104,7 @@ impl Refused {
     }
 
     fn note(&mut self, error: StoreError) -> Result<(), StoreError> {
-        if !self.goes_on || !error.is_refusal() {
+        if !self.continues || !error.is_refusal() {
             return Err(error);
         }
         if self.count == 0 {

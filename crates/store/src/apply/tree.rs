@@ -90,7 +90,7 @@ fn attach_missing<L: Lower>(
         *left = left.saturating_sub(1);
         let last = *left == 0;
         let entry = ((parent, name.clone()), Some(child));
-        if refused.is_absent(child) || (refused.goes_on() && is_stuck(overlay, child)?) {
+        if refused.is_absent(child) || (refused.continues() && is_stuck(overlay, child)?) {
             refused.wait(entry);
             continue;
         }

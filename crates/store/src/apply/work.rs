@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mobifs_base::{Name, ObjectId};
 use parking_lot::MutexGuard;
 
-use crate::apply::backoff::begin_with_turn;
+use crate::apply::backoff::rotate_for_apply;
 use crate::apply::preallocation::Preallocations;
 use crate::apply::reserve::Reserve;
 use crate::locks::{Order, Rank, Ranked, RankedMutex};
@@ -66,7 +66,7 @@ pub(crate) struct Applier {
     /// Fewer pages of existing files are not written ahead.
     ahead_pages_min: usize,
     /// Applies that have begun and continue after a refusal.
-    turns: AtomicU64,
+    partial_applies: AtomicU64,
     counters: Counters,
 }
 
@@ -84,7 +84,7 @@ impl Applier {
             preallocations,
             held_bytes_max,
             ahead_pages_min,
-            turns: AtomicU64::new(0),
+            partial_applies: AtomicU64::new(0),
             counters: Counters::default(),
         }
     }
@@ -141,9 +141,9 @@ impl Work {
 
     /// Entries are a ring, and each apply that continues after a refusal begins at a later one: the
     /// entries that it skips differ from apply to apply.
-    pub(super) fn begin_elsewhere(&mut self, applier: &Applier) {
-        let turn = applier.turns.fetch_add(1, Ordering::Relaxed);
-        begin_with_turn(&mut self.dentries, turn);
+    pub(super) fn rotate_entries(&mut self, applier: &Applier) {
+        let number = applier.partial_applies.fetch_add(1, Ordering::Relaxed);
+        rotate_for_apply(&mut self.dentries, number);
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -158,12 +158,12 @@ impl<'a, L: Lower> Base<'a, L> {
         match pending.pages.get(&index) {
             Some(PendingPage::Whole(page)) => Ok(BasePage::Known(page.clone())),
             Some(PendingPage::Runs { fresh, runs }) => {
-                let below = if *fresh || is_hidden {
+                let base = if *fresh || is_hidden {
                     BasePage::Zero
                 } else {
                     self.of_lower(overlay, reads, index)?
                 };
-                Ok(changed(below, runs))
+                Ok(changed(base, runs))
             }
             None if is_hidden => Ok(BasePage::Zero),
             None if self.spilled.as_ref().is_some_and(is_spilled) => Ok(BasePage::Unknown),
@@ -207,13 +207,13 @@ impl<'a, L: Lower> Base<'a, L> {
     }
 }
 
-/// A page with committed changes on top.
-fn changed(below: BasePage, runs: &Runs) -> BasePage {
+/// The base page with committed changes applied over it.
+fn changed(base: BasePage, runs: &Runs) -> BasePage {
     let apply = |mut page: Page| {
         write_runs(&mut page, runs);
         page
     };
-    match below {
+    match base {
         BasePage::Zero => BasePage::Known(apply(Page::zero())),
         BasePage::Known(page) => BasePage::Known(apply(page)),
         BasePage::FromDevice(page) => BasePage::FromDevice(apply(page)),
@@ -258,16 +258,16 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_on_top_of_what_is_below() {
+    fn changes_are_applied_over_the_base_page() {
         let runs = vec![(1, vec![7, 8])];
-        let mut below = [1; PAGE_BYTES];
+        let mut base = [1; PAGE_BYTES];
         let page = |base| match base {
             BasePage::Known(page) | BasePage::FromDevice(page) => page,
             other => panic!("{other:?}"),
         };
-        let known = changed(BasePage::Known(Page::new(&below)), &runs);
-        below[1..3].copy_from_slice(&[7, 8]);
-        assert_eq!(page(known), Page::new(&below));
+        let known = changed(BasePage::Known(Page::new(&base)), &runs);
+        base[1..3].copy_from_slice(&[7, 8]);
+        assert_eq!(page(known), Page::new(&base));
         let mut zeros = [0; PAGE_BYTES];
         zeros[1..3].copy_from_slice(&[7, 8]);
         assert_eq!(page(changed(BasePage::Zero, &runs)), Page::new(&zeros));

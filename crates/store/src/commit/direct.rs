@@ -128,7 +128,7 @@ pub(crate) fn choose_direct<L: Lower>(
     epoch: &mut Epoch<L::Handle>,
     transaction: &Transaction,
 ) -> Result<Vec<DirectRun>, StoreError> {
-    if epoch.rename_mark() == RenameMark::OnlyNamesLeft {
+    if epoch.rename_mark() == RenameMark::ContentDone {
         // A crash before the transaction is in the journal must leave no trace in
         // places that recovery does not look at.
         return Ok(Vec::new());

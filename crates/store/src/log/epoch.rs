@@ -26,10 +26,11 @@ pub(crate) const BIND_RESERVE_BYTES: u64 = 2 * PAGE_BYTES_U64;
 pub(crate) enum RenameMark {
     /// Nothing was renamed.
     NotBegun,
-    /// Names may have been renamed. Everything else is applied, and nothing was committed since.
-    OnlyNamesLeft,
-    /// Some may have moved.
-    MayHaveBegun,
+    /// Everything but names is applied; names may have moved; nothing was committed since.
+    ContentDone,
+    /// Names may have moved, and what else is applied is not known: transactions were committed since,
+    /// or the mark covers a part only.
+    Unknown,
 }
 
 /// The carried records of an epoch, as soon as its superblock is in force.
@@ -225,9 +226,9 @@ impl<H> Epoch<H> {
             (epoch, sequence + 1),
             "one transaction, of this epoch"
         );
-        if self.rename_mark == RenameMark::OnlyNamesLeft {
+        if self.rename_mark == RenameMark::ContentDone {
             // The mark does not cover this transaction.
-            self.rename_mark = RenameMark::MayHaveBegun;
+            self.rename_mark = RenameMark::Unknown;
         }
         self.publish();
         Ok(written)
@@ -259,9 +260,9 @@ impl<H> Epoch<H> {
     /// else is applied.
     pub(crate) fn set_rename_mark(&mut self, is_everything: bool) {
         self.rename_mark = if is_everything {
-            RenameMark::OnlyNamesLeft
+            RenameMark::ContentDone
         } else {
-            RenameMark::MayHaveBegun
+            RenameMark::Unknown
         };
     }
 

@@ -89,13 +89,13 @@ fn committed_content_reads_back_with_holes_and_end() {
 fn a_refused_transaction_leaves_no_trace() {
     let store = MemoryStore::new();
     let before = store.snapshot();
-    let stray = ObjectId(99);
+    let unknown = ObjectId(99);
     for entries in [
         vec![
             object(FILE, FileKind::Regular, 0, true),
-            dentry(stray, b"f", Some(FILE)),
+            dentry(unknown, b"f", Some(FILE)),
         ],
-        vec![dentry(ObjectId::ROOT, b"x", Some(stray))],
+        vec![dentry(ObjectId::ROOT, b"x", Some(unknown))],
         vec![object(FILE, FileKind::Regular, 0, false)],
         vec![
             object(FILE, FileKind::Regular, 0, true),

@@ -383,7 +383,7 @@ pub(crate) fn seek<L: Lower>(
     };
     let object = overlay.state().pending.objects.get(&id).cloned();
     let handle = handle_for_content(overlay, id)?;
-    let below = |offset: u64| {
+    let lower = |offset: u64| {
         let Some(handle) = &handle else {
             return Ok(None);
         };
@@ -399,10 +399,10 @@ pub(crate) fn seek<L: Lower>(
             let size = attributes.size;
             let layer = PendingContent { object, size };
             let search = |offset| Ok(search_layer(&layer, offset, whence));
-            seek_content(offset, whence, search, below)
+            seek_content(offset, whence, search, lower)
         }
         _ if handle.is_none() => Err(StoreError::Unknown(id)),
-        _ => below(offset),
+        _ => lower(offset),
     }
 }
 

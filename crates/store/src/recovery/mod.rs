@@ -49,7 +49,7 @@ const OBJECT_ID_MAX: u64 = 1 << 62;
 
 /// The parts of an open store: [`crate::JournalStore`] puts them together.
 pub(crate) struct Opened<L: Lower> {
-    /// That of the store's locks.
+    /// The lock order that all parts of this store share.
     pub(crate) order: Order,
     pub(crate) overlay: Overlay<L>,
     pub(crate) applier: Applier,
@@ -67,8 +67,8 @@ struct Found<L: Lower> {
     committed: Vec<u64>,
     /// Of a copied store: what its journal does not record yet.
     located: Option<Located>,
-    /// The journal has records that only a forged one has.
-    is_doubtful: bool,
+    /// The journal has records that no mount writes.
+    is_suspect: bool,
 }
 
 /// Opens the store at the root of `lower`; see [`crate::JournalStore::open`].
@@ -80,7 +80,7 @@ pub(crate) fn open<L: Lower>(
         mut opened,
         mut report,
         located,
-        is_doubtful,
+        is_suspect,
         ..
     } = scan(lower, options, None)?;
     if !opened.overlay.is_read_only() {
@@ -98,7 +98,7 @@ pub(crate) fn open<L: Lower>(
                 object.is_some_and(|object| object.bound.is_some() || !object.direct.is_empty())
             },
         )?;
-        report.applied = opened.apply_if_necessary(is_doubtful)?;
+        report.applied = opened.apply_if_necessary(is_suspect)?;
         preallocation::adopt::adopt(&opened.overlay, &opened.applier, false);
         if report.applied {
             opened.begin_empty()?;
@@ -234,7 +234,7 @@ fn scan<L: Lower>(
         report,
         committed,
         located,
-        is_doubtful: replayed.is_doubtful,
+        is_suspect: replayed.is_suspect,
     })
 }
 
@@ -270,12 +270,12 @@ impl<L: Lower> Opened<L> {
     /// Applies the journal, unless that can wait; returns whether all of it is applied. Changes
     /// that the lower filesystem refuses have to wait in any case: a full disk must not keep a
     /// store from being served, or nothing could be deleted from it.
-    fn apply_if_necessary(&mut self, is_doubtful: bool) -> Result<bool, StoreError> {
+    fn apply_if_necessary(&mut self, is_suspect: bool) -> Result<bool, StoreError> {
         let is_binding_valid = renamed::find_renamed(&self.overlay, &mut self.epoch)?;
         let has_begun = self.epoch.rename_mark() != RenameMark::NotBegun;
         // A later apply would have no room for its rename mark; commits leave that room.
         let is_stuck = !has_begun && self.epoch.log().free_bytes() < PAGE_BYTES_U64;
-        let is_doubtful = is_doubtful || !is_binding_valid || is_stuck;
+        let is_suspect = is_suspect || !is_binding_valid || is_stuck;
         let may_be_served = |opened: &Self| {
             let Self {
                 overlay,
@@ -283,7 +283,7 @@ impl<L: Lower> Opened<L> {
                 ..
             } = opened;
             Ok::<bool, StoreError>(
-                !is_doubtful
+                !is_suspect
                     && validate::is_valid(overlay, capabilities)
                     && unapplied::check_found(overlay)?,
             )
@@ -364,7 +364,7 @@ struct Replayed {
     /// The highest id in the journal.
     ids_max: u64,
     /// There are records that no mount writes.
-    is_doubtful: bool,
+    is_suspect: bool,
 }
 
 /// Merges the journal's transactions, in order.
@@ -376,13 +376,13 @@ fn replay(scanned: Scanned, root_inode: u64, has_rename_mark: bool) -> Replayed 
     let mut rename_mark = RenameMark::NotBegun;
     // Set for places and inodes that only a forged journal has. Such a journal is applied before
     // anything is served.
-    let mut is_doubtful = false;
+    let mut is_suspect = false;
     let mut is_bound = false;
     let in_copy = copied::inodes(&scanned.transactions);
     for (_, records) in scanned.transactions {
         // More was committed after an apply that failed while names moved.
         if rename_mark != RenameMark::NotBegun || !has_rename_mark {
-            rename_mark = RenameMark::MayHaveBegun;
+            rename_mark = RenameMark::Unknown;
         }
         for record in records {
             match record {
@@ -399,12 +399,12 @@ fn replay(scanned: Scanned, root_inode: u64, has_rename_mark: bool) -> Replayed 
                     let Some(inode) = in_copy.get(&id).copied().unwrap_or(Some(inode)) else {
                         continue;
                     };
-                    is_doubtful |= !table.agrees(id, inode, kind);
+                    is_suspect |= !table.agrees(id, inode, kind);
                     table.insert(id, inode, kind);
                     known.push((id, parent, name));
                 }
-                Record::RenameMark if has_rename_mark => rename_mark = RenameMark::OnlyNamesLeft,
-                Record::RenameMarkInPart => rename_mark = RenameMark::MayHaveBegun,
+                Record::RenameMark if has_rename_mark => rename_mark = RenameMark::ContentDone,
+                Record::RenameMarkInPart => rename_mark = RenameMark::Unknown,
                 other => {
                     is_bound |= matches!(other, Record::Bind { .. });
                     pending.merge_record(other);
@@ -415,14 +415,14 @@ fn replay(scanned: Scanned, root_inode: u64, has_rename_mark: bool) -> Replayed 
     // Without a name it waits in limbo, which is searched anyway.
     let known = known.into_iter().filter_map(|(id, parent, name)| {
         let name = Name::new(&name).ok()?;
-        is_doubtful |= is_own(parent, &name);
+        is_suspect |= is_own(parent, &name);
         Some((id, parent, name))
     });
     table.add_names(known);
     // Only a journal with a rename mark has inodes of new objects.
-    is_doubtful |= is_bound && rename_mark == RenameMark::NotBegun;
-    if is_doubtful && rename_mark == RenameMark::NotBegun {
-        rename_mark = RenameMark::MayHaveBegun;
+    is_suspect |= is_bound && rename_mark == RenameMark::NotBegun;
+    if is_suspect && rename_mark == RenameMark::NotBegun {
+        rename_mark = RenameMark::Unknown;
     }
     for id in pending.ids() {
         if pending.object(id).is_none_or(|object| !object.created) {
@@ -432,20 +432,21 @@ fn replay(scanned: Scanned, root_inode: u64, has_rename_mark: bool) -> Replayed 
     let ids_max = pending.ids().chain(table.ids()).max();
     let mut ids_max = ids_max.unwrap_or(ObjectId::ROOT).0;
     if ids_max > OBJECT_ID_MAX {
-        (rename_mark, ids_max, is_doubtful) = (RenameMark::MayHaveBegun, ObjectId::ROOT.0, true);
+        (rename_mark, ids_max, is_suspect) = (RenameMark::Unknown, ObjectId::ROOT.0, true);
     }
     Replayed {
         state: State::new(pending, table),
         recorded,
         rename_mark,
         ids_max,
-        is_doubtful,
+        is_suspect,
     }
 }
 
 /// The first id for a new object where no id in use is above `id`.
 fn first_above(id: u64) -> ObjectId {
-    // Ids at even offsets are the engine's.
+    // The engine gives out the even ids (the store's own, above `FIRST_NEW`, are odd), so the id after
+    // `id` is rounded up to an even one.
     let first = ObjectId(((id + 2) & !1).max(ObjectId::FIRST_NEW.0));
     debug_assert!(first.0 > id, "{first} is above all that are in use");
     first

@@ -49,7 +49,7 @@ impl RecoveryReport {
 /// What resuming a store found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resumed {
-    /// As of any opened store.
+    /// What opening the store found.
     pub report: RecoveryReport,
     /// The tags of the saved intent, if its transaction is committed; what they stand for must not
     /// be handed over again. Otherwise it left no trace and has to be handed over again.

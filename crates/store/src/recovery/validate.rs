@@ -53,17 +53,17 @@ pub(crate) fn check_possible<L: Lower>(overlay: &Overlay<L>) -> Result<(), Store
 /// can wait.
 pub(crate) fn is_valid<L: Lower>(overlay: &Overlay<L>, capabilities: &Capabilities) -> bool {
     let state = overlay.state();
-    let doubt = state
-        .doubtful_object(capabilities)
-        .or_else(|| state.doubtful_tree());
-    if let Some((id, doubt)) = doubt {
+    let detail = state
+        .suspect_object(capabilities)
+        .or_else(|| state.suspect_tree());
+    if let Some((id, detail)) = detail {
         tracing::warn!(
             %id,
-            doubt,
+            detail,
             "no mount writes such a journal: the store applies it before it serves"
         );
     }
-    doubt.is_none()
+    detail.is_none()
 }
 
 impl State {
@@ -110,7 +110,7 @@ impl State {
         })
     }
 
-    fn doubtful_object(&self, capabilities: &Capabilities) -> Option<(ObjectId, &'static str)> {
+    fn suspect_object(&self, capabilities: &Capabilities) -> Option<(ObjectId, &'static str)> {
         self.pending.objects.iter().find_map(|(&id, object)| {
             let Some(attributes) = object.attributes else {
                 return Some((id, "it is changed and has no attributes"));
@@ -120,7 +120,7 @@ impl State {
                 let is_another = object.created && object.bound != Some(location.inode);
                 is_another || (location.is_somewhere() && location.kind != attributes.kind)
             });
-            let doubt = if object.created && id < ObjectId::FIRST_NEW {
+            let detail = if object.created && id < ObjectId::FIRST_NEW {
                 "it is new and has the number of an inode"
             } else if contradicts_table {
                 "its place is that of another object"
@@ -135,14 +135,14 @@ impl State {
             } else {
                 return None;
             };
-            Some((id, doubt))
+            Some((id, detail))
         })
     }
 
     /// Checks that every directory that the journal knows will have one name at most, that none
     /// will be inside itself, and that those that get entries will be reachable from the root.
     /// Listing a forged tree might not end.
-    fn doubtful_tree(&self) -> Option<(ObjectId, &'static str)> {
+    fn suspect_tree(&self) -> Option<(ObjectId, &'static str)> {
         let parents = match self.parents_of_directories() {
             Ok(parents) => parents,
             Err(id) => return Some((id, "it is a directory with several names")),
@@ -168,14 +168,14 @@ impl State {
         }
         let pending = &self.pending;
         pending.dentries.iter().find_map(|((parent, _), child)| {
-            let doubt = if pending.has_other_kind(*parent, FileKind::Directory) {
+            let detail = if pending.has_other_kind(*parent, FileKind::Directory) {
                 "it lost entries and is no directory"
             } else if child.is_some() && is_below_root.get(parent) != Some(&true) {
                 "it has entries and is not reachable from the root"
             } else {
                 return None;
             };
-            Some((*parent, doubt))
+            Some((*parent, detail))
         })
     }
 

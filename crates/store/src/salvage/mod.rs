@@ -1,4 +1,4 @@
-//! Bringing a store whose journal is damaged to the last sound point in time.
+//! Bringing a store whose journal is damaged to the recovery point.
 //!
 //! A mount refuses such a store, because what is damaged was committed once. A salvage says what is
 //! certain and what is lost, keeps the damaged journal aside, and makes a new one of what is certain;
@@ -31,7 +31,7 @@ use crate::salvage::tree::Tree;
 use crate::{JournalOptions, StoreError};
 
 pub use crate::log::DAMAGED_PREFIX;
-pub use report::{LostChange, LostChanges, LostFile, Promise, Salvaged, SoundPoint, Survey};
+pub use report::{LostChange, LostChanges, LostFile, Promise, RecoveryPoint, Salvaged, Survey};
 
 /// Looks at a store that cannot be mounted, and says what a salvage would find; changes nothing.
 /// `because` is why it cannot be mounted, where that is known: a store without any other damage is
@@ -44,7 +44,7 @@ pub fn survey<L: Lower>(lower: &L, because: Option<&StoreError>) -> Result<Surve
     Ok(Plan::make(lower, because)?.survey)
 }
 
-/// Brings a damaged store to its last sound point in time. The next mount, or [`crate::JournalStore::open`],
+/// Brings a damaged store to its recovery point. The next mount, or [`crate::JournalStore::open`],
 /// applies what is certain. A store that is not damaged is not changed.
 ///
 /// # Errors
@@ -83,7 +83,7 @@ struct Plan {
     rescued: Vec<Rescued>,
 }
 
-/// A file that nothing sound names, and that would be deleted.
+/// A file that no intact transaction names, and that would be deleted.
 enum Rescued {
     InLimbo(Vec<u8>),
     InStage(Vec<u8>),
@@ -102,7 +102,7 @@ impl Plan {
         };
         let mut known: Vec<String> = because.iter().map(ToString::to_string).collect();
         let refused = match inspect(lower) {
-            Ok(sound) if sound.problems.is_empty() && known.is_empty() => {
+            Ok(found) if found.problems.is_empty() && known.is_empty() => {
                 return Ok(Self::nothing(Survey::default()));
             }
             Ok(damaged) => {
@@ -151,14 +151,14 @@ impl Plan {
         own: &Parts<L::Handle>,
         mut reading: Reading,
     ) -> Result<Self, StoreError> {
-        if reading.is_copied && !reading.sound.is_empty() {
-            match copied::locate(lower, &mut reading.sound) {
+        if reading.is_copied && !reading.intact.is_empty() {
+            match copied::locate(lower, &mut reading.intact) {
                 Ok(_) => {}
                 Err(StoreError::Unsuitable(why)) => reading.give_up(why),
                 Err(other) => return Err(other),
             }
         }
-        let mut objects = Objects::of(&reading.sound);
+        let mut objects = Objects::of(&reading.intact);
         objects.with_lost(&reading.lost);
         let mut wanted = objects.wanted();
         // Files that only lost transactions change, to name them.
@@ -167,18 +167,18 @@ impl Plan {
         let mut tree = Tree::walk(lower, own, &wanted)?;
         if reading.may_be_applied
             && reading.lost.is_empty()
-            && applied::is_applied(lower, &tree, &objects, &reading.sound)?
+            && applied::is_applied(lower, &tree, &objects, &reading.intact)?
         {
-            reading.sound.clear();
-            reading.sound_bytes = 0;
+            reading.intact.clear();
+            reading.intact_bytes = 0;
             // What it says of places was true before.
             objects = Objects::default();
         }
-        let traces = traces::find(lower, &tree, &objects, &reading.sound, &reading.lost)?;
+        let traces = traces::find(lower, &tree, &objects, &reading.intact, &reading.lost)?;
         let mut survey = reading.survey();
         let names = {
-            let sound = reading.sound.iter().flat_map(|(_, records)| records);
-            Names::after(sound.chain(reading.lost.iter().flat_map(|lost| &lost.records)))
+            let intact = reading.intact.iter().flat_map(|(_, records)| records);
+            Names::after(intact.chain(reading.lost.iter().flat_map(|lost| &lost.records)))
         };
         let named = |id: &ObjectId| names.path(*id, &objects, &tree);
         let files = changed.iter().map(|(id, changes)| LostFile {
@@ -194,12 +194,12 @@ impl Plan {
             .sort_by(|one, other| one.path.cmp(&other.path));
         survey.promise = promise(&reading, &traces, &survey);
         // An apply was under way, and no transaction says which.
-        if survey.promise == Promise::PointInTime && reading.sound.is_empty() && !tree.is_at_rest()
+        if survey.promise == Promise::PointInTime && reading.intact.is_empty() && !tree.is_at_rest()
         {
             survey.promise = Promise::NothingShows;
         }
-        let sound = std::mem::take(&mut reading.sound);
-        let placed = place(lower, &mut tree, &mut objects, sound)?;
+        let intact = std::mem::take(&mut reading.intact);
+        let placed = place(lower, &mut tree, &mut objects, intact)?;
         let named = |id: &ObjectId| names.path(*id, &objects, &tree);
         survey.missing = placed.gone.iter().map(named).collect();
         survey.without_content = placed.without_content.iter().map(named).collect();
@@ -226,17 +226,17 @@ impl Reading {
     /// Nothing of it can be used.
     fn give_up(&mut self, why: String) {
         self.damage.push(why);
-        self.lost_transactions += self.sound.len() as u64;
-        let sound = std::mem::take(&mut self.sound).into_iter();
+        self.lost_transactions += self.intact.len() as u64;
+        let intact = std::mem::take(&mut self.intact).into_iter();
         self.lost.splice(
             0..0,
-            sound.map(|(_, records)| Lost {
+            intact.map(|(_, records)| Lost {
                 records,
                 bytes: 0,
                 is_legible: true,
             }),
         );
-        self.sound_bytes = 0;
+        self.intact_bytes = 0;
     }
 
     /// Whether anything is lost.
@@ -250,10 +250,10 @@ impl Reading {
         let lost_records = self.lost.iter().flat_map(|lost| &lost.records);
         Survey {
             damage: self.damage.clone(),
-            sound: SoundPoint {
-                transactions: self.sound.len() as u64,
-                bytes: self.sound_bytes,
-                until: last_change(self.sound.iter().flat_map(|(_, records)| records)),
+            recovery_point: RecoveryPoint {
+                transactions: self.intact.len() as u64,
+                bytes: self.intact_bytes,
+                until: last_change(self.intact.iter().flat_map(|(_, records)| records)),
             },
             lost: LostChanges {
                 transactions: self.lost_transactions.max(self.lost.len() as u64),

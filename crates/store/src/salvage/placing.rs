@@ -1,9 +1,9 @@
-//! The sound transactions as changes of the tree as it lies there now.
+//! The intact transactions as changes of the tree as it lies there now.
 //!
 //! Lost transactions may be in the tree already, in part: an apply may have moved names, and made
-//! new objects, which the sound ones do not know. But no inode that a journal mentions is freed as
+//! new objects, which the intact ones do not know. But no inode that a journal mentions is freed as
 //! long as its epoch lasts. So every object is found by its inode, wherever it is, and a new epoch
-//! begins with where everything is: what the sound transactions say is true of it again.
+//! begins with where everything is: what the intact transactions say is true of it again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -150,21 +150,21 @@ pub(super) struct Placed {
     pub(super) without_content: BTreeSet<ObjectId>,
     /// Files at places that other objects get: directory and name.
     pub(super) replaced: Vec<(u64, Name)>,
-    /// Directories in `stage/` that no sound transaction makes, with something in them: names and
+    /// Directories in `stage/` that no intact transaction makes, with something in them: names and
     /// inodes.
     pub(super) unstaged: Vec<(Vec<u8>, u64)>,
 }
 
-/// Makes a journal of the sound transactions for the tree as it is.
+/// Makes a journal of the intact transactions for the tree as it is.
 pub(super) fn place<L: Lower>(
     lower: &L,
     tree: &mut Tree,
     objects: &mut Objects,
-    sound: Transactions,
+    intact: Transactions,
 ) -> Result<Placed, StoreError> {
     let mut placed = Placed::default();
     let mut pending = Pending::default();
-    for record in sound.iter().flat_map(|(_, records)| records) {
+    for record in intact.iter().flat_map(|(_, records)| records) {
         pending.merge_record(record.clone());
     }
     bind_filled(tree, objects, &pending, &mut placed);
@@ -173,7 +173,7 @@ pub(super) fn place<L: Lower>(
     let mut ids = Ids::of(objects, &pending);
     let mut known = Vec::new();
     let mut last = restored(lower, tree, objects, &pending, &mut placed)?;
-    if sound.is_empty() && last.is_empty() && objects.bound.is_empty() {
+    if intact.is_empty() && last.is_empty() && objects.bound.is_empty() {
         return Ok(placed);
     }
     record_places(tree, objects, &mut ids, &mut known);
@@ -187,7 +187,7 @@ pub(super) fn place<L: Lower>(
     last.extend(bound);
     last.push(Record::RenameMarkInPart);
     placed.transactions.push(known);
-    for (_, records) in sound {
+    for (_, records) in intact {
         let kept = records.into_iter().filter(|record| placed.keeps(record));
         let kept: Vec<Record> = kept.collect();
         if !kept.is_empty() {
@@ -221,7 +221,7 @@ impl Placed {
     }
 }
 
-/// Directories in `stage/` that an apply has put something into. Those that are made by a sound
+/// Directories in `stage/` that an apply has put something into. Those that are made by an intact
 /// transaction are used as they are.
 fn bind_filled(tree: &mut Tree, objects: &mut Objects, pending: &Pending, placed: &mut Placed) {
     for (name, inode) in tree.filled().to_vec() {
@@ -340,7 +340,7 @@ fn find_made<L: Lower>(
     Ok(())
 }
 
-/// Entries that objects had before a lost transaction took them away, where the sound ones do not
+/// Entries that objects had before a lost transaction took them away, where the intact ones do not
 /// change them.
 fn restored<L: Lower>(
     lower: &L,

@@ -42,9 +42,9 @@ pub(super) struct Reading {
     pub(super) may_be_applied: bool,
     /// The whole transactions before the first damaged one, with what the epoch begins with, and
     /// what overflow files have of them.
-    pub(super) sound: Transactions,
+    pub(super) intact: Transactions,
     /// Bytes of the journal that they take.
-    pub(super) sound_bytes: u64,
+    pub(super) intact_bytes: u64,
     /// The transactions after these, the first one damaged.
     pub(super) lost: Vec<Lost>,
     /// Transactions that are lost, at least.
@@ -116,8 +116,8 @@ impl Reading {
             epoch: 0,
             is_copied: false,
             may_be_applied: false,
-            sound: Vec::new(),
-            sound_bytes: 0,
+            intact: Vec::new(),
+            intact_bytes: 0,
             lost: Vec::new(),
             lost_transactions: 0,
             may_miss_more: false,
@@ -286,7 +286,7 @@ impl Reading {
             sequence,
             reason,
         } = end;
-        self.sound_bytes = at - LOG_START;
+        self.intact_bytes = at - LOG_START;
         let is_clean = superblock.clean && at == LOG_START;
         let until = if is_clean {
             LOG_START + BLOCK
@@ -338,7 +338,7 @@ impl Reading {
         };
         match overflow.records(carried.into(), 0) {
             Ok(records) => {
-                self.sound.push((0, records));
+                self.intact.push((0, records));
                 true
             }
             Err(error) => {
@@ -372,7 +372,7 @@ impl Reading {
                 return Ok(());
             };
             match overflow.expanded(records, end.sequence) {
-                Ok(records) => self.sound.push((end.sequence, records)),
+                Ok(records) => self.intact.push((end.sequence, records)),
                 Err(error) => {
                     end.reason = Some(error.to_string());
                     return Ok(());
@@ -599,7 +599,7 @@ impl<L: Lower> Rest<'_, '_, L> {
             .window
             .content(at, whole_bytes.min(there).min(LEGIBLE_BYTES_MAX))?;
         let payload = &content[HEADER_BYTES..];
-        let is_sound = crc32c::crc32c(payload) == header.payload_crc;
+        let is_checksum_right = crc32c::crc32c(payload) == header.payload_crc;
         let (records, is_all) = codec::decode_legible(payload, header.record_count);
         drop(content);
         let (records, is_all) = match self.overflow.expanded(records, header.sequence) {
@@ -609,9 +609,9 @@ impl<L: Lower> Rest<'_, '_, L> {
         let lost = Lost {
             records,
             bytes: header.transaction_bytes(),
-            is_legible: is_all && is_sound,
+            is_legible: is_all && is_checksum_right,
         };
-        Ok((lost, is_sound))
+        Ok((lost, is_checksum_right))
     }
 
     /// The expected transaction, whose header is damaged, if there is anything of it.

@@ -7,17 +7,17 @@ use mobifs_base::Timestamp;
 pub struct Survey {
     /// What is damaged, in sentences; empty: nothing, and a salvage does nothing.
     pub damage: Vec<String>,
-    /// The last sound point in time.
-    pub sound: SoundPoint,
+    /// The recovery point.
+    pub recovery_point: RecoveryPoint,
     /// What came after it.
     pub lost: LostChanges,
     /// What can be promised of the files after the salvage.
     pub promise: Promise,
-    /// Files that are nowhere in the store, although the sound transactions concern them.
+    /// Files that are nowhere in the store, although the intact transactions concern them.
     pub missing: Vec<String>,
     /// New files whose content was in `.mobifs`, and is not there any more.
     pub without_content: Vec<String>,
-    /// Files that nothing sound names, and that the salvage keeps in `.mobifs/lost`.
+    /// Files that no intact transaction names, and that the salvage keeps in `.mobifs/lost`.
     pub rescued: u64,
     /// An earlier salvage was cut short, and only has to be finished.
     pub is_finishing: bool,
@@ -27,7 +27,7 @@ pub struct Survey {
 
 /// The last point in time up to which everything is certain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SoundPoint {
+pub struct RecoveryPoint {
     /// Committed transactions that are certain, and in the journal only.
     pub transactions: u64,
     /// Bytes of the journal that they take.
@@ -36,7 +36,7 @@ pub struct SoundPoint {
     pub until: Option<Timestamp>,
 }
 
-/// What was committed after the sound point.
+/// What was committed after the recovery point.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LostChanges {
     /// Transactions, at least.
@@ -78,7 +78,7 @@ pub enum LostChange {
 /// What can be promised of the files after a salvage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Promise {
-    /// Nothing is lost, or nothing of it can be in the files: they are as they were at the sound point.
+    /// Nothing is lost, or nothing of it can be in the files: they are as they were at the recovery point.
     #[default]
     PointInTime,
     /// Nothing shows that something of it is, and not all of what is lost can be read.

@@ -77,11 +77,11 @@ pub(super) fn find<L: Lower>(
     lower: &L,
     tree: &Tree,
     objects: &Objects,
-    sound: &Transactions,
+    intact: &Transactions,
     lost: &[Lost],
 ) -> Result<Traces, StoreError> {
     let mut pending = Pending::default();
-    for record in sound.iter().flat_map(|(_, records)| records) {
+    for record in intact.iter().flat_map(|(_, records)| records) {
         pending.merge_record(record.clone());
     }
     let mut traces = Traces::default();
@@ -152,8 +152,8 @@ fn object_of(record: &Record) -> Option<ObjectId> {
     }
 }
 
-/// Whether data that was written in place shows: nothing sound says that the range is empty. New
-/// files are in `stage/`, where only what a sound transaction mentions is kept.
+/// Whether data that was written in place shows: no intact transaction says that the range is empty. New
+/// files are in `stage/`, where only what an intact transaction mentions is kept.
 fn is_exposed(id: ObjectId, range: ByteRange, pending: &Pending) -> bool {
     pending.object(id).is_none_or(|object| {
         if object.created && object.bound.is_none() {
@@ -197,7 +197,7 @@ impl<L: Lower> Files<'_, L> {
     }
 
     /// Whether the file has the attributes that a lost transaction gives it, and did not have them
-    /// before, as far as the sound ones say.
+    /// before, as far as the intact ones say.
     fn has_state(&mut self, state: &ObjectState, pending: &Pending) -> Result<bool, StoreError> {
         let wanted = state.attributes;
         let before = pending
@@ -227,7 +227,7 @@ impl<L: Lower> Files<'_, L> {
     }
 
     /// Whether the file has, sector by sector, anything of what a lost transaction writes there, and
-    /// no sound one writes it too.
+    /// no intact one writes it too.
     fn has_runs(
         &mut self,
         id: ObjectId,
@@ -235,7 +235,7 @@ impl<L: Lower> Files<'_, L> {
         runs: &Runs,
         pending: &Pending,
     ) -> Result<bool, StoreError> {
-        let sound = pending
+        let intact = pending
             .object(id)
             .and_then(|object| object.pages.get(&index));
         let lower = self.lower;
@@ -254,7 +254,9 @@ impl<L: Lower> Files<'_, L> {
                 let end = sector_end.min(start + bytes.len());
                 let part = &bytes[at - start..end - start];
                 let is_written = end <= read && page[at..end] == *part;
-                if is_written && !is_rewritten(sound, at, end) && part.iter().any(|&byte| byte != 0)
+                if is_written
+                    && !is_rewritten(intact, at, end)
+                    && part.iter().any(|&byte| byte != 0)
                 {
                     return true;
                 }
@@ -266,9 +268,9 @@ impl<L: Lower> Files<'_, L> {
     }
 }
 
-/// Whether a sound transaction writes all of these bytes of a page.
-fn is_rewritten(sound: Option<&PendingPage>, start: usize, end: usize) -> bool {
-    match sound {
+/// Whether an intact transaction writes all of these bytes of a page.
+fn is_rewritten(intact: Option<&PendingPage>, start: usize, end: usize) -> bool {
+    match intact {
         None => false,
         Some(PendingPage::Whole(_) | PendingPage::Runs { fresh: true, .. }) => true,
         Some(PendingPage::Runs { fresh: false, runs }) => runs.iter().any(|(offset, bytes)| {

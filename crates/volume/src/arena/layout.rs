@@ -77,7 +77,7 @@ impl Layout {
         chunk_bytes: 32 << 10,
     };
 
-    const fn is_sound(&self) -> bool {
+    const fn is_consistent(&self) -> bool {
         let texts_end = SESSION_TEXTS_AT[1] + 8 + SESSION_BYTES_MAX;
         let requests_end = REQUESTS_AT + self.request_slots * REQUEST_STRIDE_BYTES;
         texts_end <= REQUESTS_AT
@@ -87,7 +87,7 @@ impl Layout {
     }
 }
 
-const _: () = assert!(Layout::MOUNT.is_sound() && Layout::FILE.is_sound());
+const _: () = assert!(Layout::MOUNT.is_consistent() && Layout::FILE.is_consistent());
 const _: () = assert!(REQUEST_BUFFER_AT + REQUEST_BUFFER_BYTES <= REQUEST_STRIDE_BYTES);
 
 // A record's header.

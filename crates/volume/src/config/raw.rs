@@ -114,15 +114,15 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for WithoutMatch<'_, A> {
     }
 }
 
-/// The change that `settings` make, applied to `below` and checked; errors name the place of the
-/// key.
+/// The change that `settings` make, applied to the `inherited` policy and checked; errors name
+/// the place of the key.
 fn checked(
     place: &str,
     settings: &PolicySettings,
-    below: AppPolicy,
+    inherited: AppPolicy,
 ) -> Result<(PolicyChange, AppPolicy), Fault> {
     let change = settings.change().and_then(|change| {
-        let policy = change.apply(below);
+        let policy = change.apply(inherited);
         check_policy(&policy, &change).map(|()| (change, policy))
     });
     change.map_err(|fault| Fault::new(format!("{place}.{}", fault.key), fault.message))

@@ -110,7 +110,7 @@ impl Shared {
         if error.is_full() {
             let mut locked = self.lock_engine();
             // A program that may still roll back may go on changing its files.
-            if may_wait && self.is_revocable.load(Ordering::SeqCst) {
+            if may_wait && self.may_roll_back.load(Ordering::SeqCst) {
                 locked.engine.commit_put_back(transaction);
                 drop(locked);
                 self.postpone_commits();

@@ -116,7 +116,7 @@ impl CommitQueue {
     }
 
     /// Where a test moves the volume: true each second time.
-    pub(super) fn is_turn_of_a_group(&self) -> bool {
+    pub(super) fn is_group_due(&self) -> bool {
         self.steps.fetch_add(1, Ordering::Relaxed) % 2 == 1
     }
 

@@ -58,7 +58,7 @@ use self::group_commit::CommitQueue;
 use self::locked_engine::{EngineState, LockedEngine};
 use self::locks::{Rank, RankedMutex, RankedRwLock};
 use self::rollback_journals::RollbackJournals;
-use self::room::Starved;
+use self::room::CommitWaitingForRoom;
 use self::sync::thread::{self, JoinHandle};
 use self::sync::{Condvar, Mutex};
 use crate::forecast::Forecast;
@@ -123,9 +123,9 @@ struct Shared {
     /// What deletions free with the next apply.
     freed_space: RankedMutex<FreedSpace>,
     /// A commit waits for room in the lower filesystem.
-    starved: RankedMutex<Option<Starved>>,
+    waiting_commit: RankedMutex<Option<CommitWaitingForRoom>>,
     /// A program may still roll back what it is changing.
-    is_revocable: AtomicBool,
+    may_roll_back: AtomicBool,
     /// Commits wait for room because of that.
     is_postponed: AtomicBool,
     /// The journal could not be applied to make room, and the log says so.
@@ -229,8 +229,8 @@ impl Volume {
             rules: RankedMutex::new(order, Rank::Rules, rules),
             failures: RankedMutex::new(order, Rank::Failures, BTreeMap::new()),
             freed_space: RankedMutex::new(order, Rank::FreedSpace, FreedSpace::default()),
-            starved: RankedMutex::new(order, Rank::WaitingCommit, None),
-            is_revocable: AtomicBool::new(false),
+            waiting_commit: RankedMutex::new(order, Rank::WaitingCommit, None),
+            may_roll_back: AtomicBool::new(false),
             is_postponed: AtomicBool::new(false),
             is_stuck: AtomicBool::new(false),
             applying: RankedMutex::new(order, Rank::Applying, ()),

@@ -105,12 +105,12 @@ impl Header {
         };
         let is_new = pages_before == 0 && *database == [0; DATABASE_HEADER_BYTES];
         let is_alike = database.starts_with(DATABASE_MAGIC) && page_bytes == of_database;
-        let is_sound = (is_new || is_alike)
+        let is_valid_header = (is_new || is_alike)
             && (512..=65_536).contains(&page_bytes)
             && page_bytes.is_power_of_two()
             && (32..=65_536).contains(&sector_bytes)
             && sector_bytes.is_power_of_two();
-        if !is_sound {
+        if !is_valid_header {
             Self::Other
         } else if journal.starts_with(&MAGIC) {
             Self::Valid

@@ -16,14 +16,14 @@ const LOOK_INTERVAL_MS: u64 = 2_000;
 const RETRY_INTERVAL_MS: u64 = 60_000;
 
 /// A commit has failed, or was postponed, because there was no room in the lower filesystem.
-pub(super) struct Starved {
+pub(super) struct CommitWaitingForRoom {
     /// The room at that moment.
     space: SpaceInfo,
     failed_at: MonotonicNs,
     looked_at: MonotonicNs,
 }
 
-impl Starved {
+impl CommitWaitingForRoom {
     fn has_more(&self, space: &SpaceInfo) -> bool {
         space.available_bytes > self.space.available_bytes
             || space.free_inodes > self.space.free_inodes
@@ -63,9 +63,9 @@ impl Shared {
     }
 
     /// Whether the checkpointer closes nothing now: a program may still roll back what would be
-    /// closed ([`Volume::set_revocable`]), and there is no room to commit it.
+    /// closed ([`Volume::set_may_roll_back`]), and there is no room to commit it.
     pub(super) fn keeps_open(&self) -> bool {
-        if !self.is_revocable.load(Ordering::SeqCst) {
+        if !self.may_roll_back.load(Ordering::SeqCst) {
             return false;
         }
         // If the room cannot be read, the commit will fail or succeed.
@@ -81,10 +81,10 @@ impl Shared {
     /// after a commit that failed nothing could be changed, and so not rolled back. So the
     /// commit waits for the room, or for the end of the program's transaction.
     pub(super) fn postpones_commits(&self) -> bool {
-        if !self.is_revocable.load(Ordering::SeqCst) || !self.lock_engine().engine.has_waiting() {
+        if !self.may_roll_back.load(Ordering::SeqCst) || !self.lock_engine().engine.has_waiting() {
             return false;
         }
-        if self.is_postponed.load(Ordering::SeqCst) && self.starved.lock().is_some() {
+        if self.is_postponed.load(Ordering::SeqCst) && self.waiting_commit.lock().is_some() {
             return true;
         }
         let has_room = || self.can_commit(&self.commit_lock.lock());
@@ -116,7 +116,7 @@ impl Shared {
     fn look_for_room_later(&self) {
         let now = self.moment().now;
         let space = self.store.space().unwrap_or_default();
-        *self.starved.lock() = Some(Starved {
+        *self.waiting_commit.lock() = Some(CommitWaitingForRoom {
             space,
             failed_at: now,
             looked_at: now,
@@ -132,8 +132,8 @@ impl Shared {
     /// Lets commits that failed for want of room be tried again, if there is more now.
     pub(super) fn retry_with_room(&self) {
         let now = self.moment().now;
-        let mut waiting = self.starved.lock();
-        let Some(starved) = waiting.as_mut() else {
+        let mut waiting = self.waiting_commit.lock();
+        let Some(commit) = waiting.as_mut() else {
             return;
         };
         if self.failures.lock().is_empty() && !self.is_postponed.load(Ordering::SeqCst) {
@@ -141,15 +141,15 @@ impl Shared {
             *waiting = None;
             return;
         }
-        if now.ms_since(starved.looked_at) < LOOK_INTERVAL_MS {
+        if now.ms_since(commit.looked_at) < LOOK_INTERVAL_MS {
             return;
         }
-        starved.looked_at = now;
+        commit.looked_at = now;
         let is_there = self
             .store
             .space()
-            .is_ok_and(|space| starved.has_more(&space));
-        if is_there || now.ms_since(starved.failed_at) >= RETRY_INTERVAL_MS {
+            .is_ok_and(|space| commit.has_more(&space));
+        if is_there || now.ms_since(commit.failed_at) >= RETRY_INTERVAL_MS {
             *waiting = None;
             drop(waiting);
             self.lock_engine()
@@ -160,7 +160,7 @@ impl Shared {
 
     /// When to check for room again.
     pub(super) fn next_look_for_room(&self) -> Option<MonotonicNs> {
-        let waiting = self.starved.lock();
+        let waiting = self.waiting_commit.lock();
         let looked_at = waiting.as_ref()?.looked_at;
         Some(looked_at.after_ms(LOOK_INTERVAL_MS))
     }
@@ -170,14 +170,14 @@ impl Volume {
     /// Says whether what a program is changing may still be rolled back by it, by further changes:
     /// it has a rollback journal. As long as that is so, no commit in the background is risked for
     /// which room is missing: see [`crate::VolumeOptions::rolls_back`].
-    pub fn set_revocable(&self, is_revocable: bool) {
+    pub fn set_may_roll_back(&self, may_roll_back: bool) {
         let shared = &self.shared;
-        if shared.is_revocable.swap(is_revocable, Ordering::SeqCst) == is_revocable {
+        if shared.may_roll_back.swap(may_roll_back, Ordering::SeqCst) == may_roll_back {
             return;
         }
         let mut locked = shared.lock_engine_keeping(Keeping::Batched);
-        locked.engine.set_revocable(is_revocable);
-        if !is_revocable && shared.is_postponed.swap(false, Ordering::SeqCst) {
+        locked.engine.set_may_roll_back(may_roll_back);
+        if !may_roll_back && shared.is_postponed.swap(false, Ordering::SeqCst) {
             shared.wake(&mut locked);
         }
     }
@@ -262,7 +262,7 @@ mod tests {
         }
 
         /// The same with a change whose room another program has taken.
-        fn starved() -> Self {
+        fn without_room() -> Self {
             let bed = Self::new();
             bed.write().unwrap();
             bed.store.is_full.store(true, Ordering::SeqCst);
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn what_found_no_room_is_committed_when_there_is_some() {
-        let bed = Bed::starved();
+        let bed = Bed::without_room();
         assert_eq!(bed.write(), Err(FsError::NoSpace));
         let mut checkpointer = bed.volume.checkpointer();
         assert!(checkpointer.is_called(), "a thread would be asleep");
@@ -535,7 +535,7 @@ mod tests {
         let bed = Bed::new();
         let write = |byte| bed.write_to(bed.file, 0, &[byte; 4096]);
         write(1).unwrap();
-        bed.volume.set_revocable(true);
+        bed.volume.set_may_roll_back(true);
         bed.store.is_full.store(true, Ordering::SeqCst);
         assert_eq!(bed.attempts_after_ms(600_000), 0, "however old it is");
         // What is open, and what was closed before, can be changed back.
@@ -545,7 +545,7 @@ mod tests {
         write(3).unwrap();
         assert_eq!(bed.attempts_after_ms(LOOK_INTERVAL_MS), 0);
         // Its end needs no room to be seen, and the commit fails as any other.
-        bed.volume.set_revocable(false);
+        bed.volume.set_may_roll_back(false);
         assert!(bed.volume.checkpointer().is_called());
         assert!(bed.attempts_after_ms(600_000) > 0);
         assert_eq!(write(4), Err(FsError::NoSpace));
@@ -553,13 +553,13 @@ mod tests {
         bed.volume.fsync(bed.file).unwrap();
         write(5).unwrap();
         // With room nothing waits for the end.
-        bed.volume.set_revocable(true);
+        bed.volume.set_may_roll_back(true);
         assert!(bed.attempts_after_ms(600_000) > 0);
     }
 
     #[test]
     fn a_failed_commit_says_that_there_is_no_room() {
-        let bed = Bed::starved();
+        let bed = Bed::without_room();
         let error = bed.volume.sync_app(None, false).unwrap_err();
         assert!(error.is_full(), "{error}");
         let bed = Bed::new();
@@ -571,7 +571,7 @@ mod tests {
 
     #[test]
     fn a_caller_that_waits_for_a_commit_tries_it_again() {
-        let bed = Bed::starved();
+        let bed = Bed::without_room();
         bed.store.is_full.store(false, Ordering::SeqCst);
         bed.volume.fsync(bed.file).unwrap();
         bed.write().unwrap();
@@ -580,7 +580,7 @@ mod tests {
     /// A quota that is raised does not show in the room of the disk.
     #[test]
     fn room_that_statfs_does_not_show_is_found_by_trying() {
-        let bed = Bed::starved();
+        let bed = Bed::without_room();
         assert_eq!(bed.attempts_after_ms(RETRY_INTERVAL_MS - 1), 0);
         assert_eq!(bed.attempts_after_ms(LOOK_INTERVAL_MS), 1);
         assert_eq!(

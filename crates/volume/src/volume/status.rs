@@ -62,7 +62,7 @@ impl Volume {
                 calibration: shared.store.calibration().as_ref().map(Into::into),
                 commit_written_bytes: pending.commit_written_bytes,
                 apply_written_bytes: pending.apply_written_bytes,
-                strays: pending.externally_modified,
+                externally_modified: pending.externally_modified,
                 preallocated_unused_bytes: pending.preallocated_bytes,
                 ordered_fsyncs: shared.rollback_journals.ordered(),
                 not_applied,

@@ -23,7 +23,7 @@ impl Volume {
     pub fn commit_next(&self) -> Result<bool, VolumeError> {
         let shared = &self.shared;
         let commit_lock = shared.commit_lock.lock();
-        if shared.commit_queue.is_turn_of_a_group() {
+        if shared.commit_queue.is_group_due() {
             let group: Vec<Commit> = {
                 let mut locked = shared.lock_engine();
                 std::iter::from_fn(|| locked.engine.next_commit(None)).collect()

@@ -26,7 +26,7 @@ const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 /// The kernel's caches of names and objects, as far as they can be asked to forget.
 pub trait KernelCache: Send + Sync {
     /// Asks the kernel to forget objects that no program uses. What it forgets it gives back by
-    /// FORGET requests, as ever; it may forget any part of them, or nothing. Called without
+    /// FORGET requests, as it always does; it may forget any part of them, or nothing. Called without
     /// locks, and by no thread that answers requests: the kernel may wait for requests that are
     /// under way.
     fn forget(&self, objects: &[KernelHeld]);

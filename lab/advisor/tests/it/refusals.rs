@@ -73,7 +73,7 @@ fn of_btrfs_it_is_said_what_is_not_known() {
     assert!(said.contains("shared with other files"), "{said}");
     assert!(said.contains("chattr +C"), "{said}");
     assert!(
-        !said.contains("preallocat") || said.contains("not foretold"),
+        !said.contains("preallocat") || said.contains("not predicted"),
         "{said}"
     );
 }

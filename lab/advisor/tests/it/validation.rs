@@ -1,4 +1,4 @@
-//! Advice is followed on a real ext4 over the served device: what was foretold, and what was reached.
+//! Advice is followed on a real ext4 over the served device: what was predicted, and what was reached.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -98,7 +98,7 @@ fn one(report: &AdviceReport, what: What) -> &Advice {
 }
 
 #[test]
-fn databases_that_are_written_as_advised_have_the_pieces_that_were_foretold() {
+fn databases_that_are_written_as_advised_have_the_pieces_that_were_predicted() {
     let Some(disk) = Disk::served(256) else {
         return;
     };
@@ -118,13 +118,13 @@ fn databases_that_are_written_as_advised_have_the_pieces_that_were_foretold() {
     let log = pieces(&files(&disk.path().join("log")));
     let stepped = pieces(&files(&disk.path().join("steps")));
     println!(
-        "pieces of {DATABASES} databases: {}; in a log foretold {} and reached {log}; in steps foretold {} and \
+        "pieces of {DATABASES} databases: {}; in a log predicted {} and reached {log}; in steps predicted {} and \
          reached {stepped}",
-        mode.pieces, mode.pieces_foretold_max, steps.pieces_foretold_max
+        mode.pieces, mode.pieces_predicted_max, steps.pieces_predicted_max
     );
-    assert!(log <= mode.pieces_foretold_max, "{log}: {report:?}");
+    assert!(log <= mode.pieces_predicted_max, "{log}: {report:?}");
     assert!(
-        stepped <= steps.pieces_foretold_max,
+        stepped <= steps.pieces_predicted_max,
         "{stepped}: {report:?}"
     );
     // What is well is not advised on: these alone have nothing to gain by either.
@@ -157,7 +157,7 @@ fn append(directory: &Path, step: Option<u64>) {
 }
 
 #[test]
-fn files_that_grow_as_advised_have_the_pieces_that_were_foretold() {
+fn files_that_grow_as_advised_have_the_pieces_that_were_predicted() {
     let Some(disk) = Disk::served(128) else {
         return;
     };
@@ -167,11 +167,11 @@ fn files_that_grow_as_advised_have_the_pieces_that_were_foretold() {
     append(&disk.path().join("steps"), steps.step_bytes);
     let reached = pieces(&files(&disk.path().join("steps")));
     println!(
-        "pieces of 4 files: {}; in steps foretold {} and reached {reached}",
-        steps.pieces, steps.pieces_foretold_max
+        "pieces of 4 files: {}; in steps predicted {} and reached {reached}",
+        steps.pieces, steps.pieces_predicted_max
     );
     assert!(
-        reached <= steps.pieces_foretold_max,
+        reached <= steps.pieces_predicted_max,
         "{reached}: {report:?}"
     );
 }
@@ -187,7 +187,7 @@ fn read(disk: &mut Disk, paths: &[PathBuf]) -> DeviceCounts {
 }
 
 #[test]
-fn defragmenting_as_advised_brings_the_time_that_was_foretold_for_the_wear_that_was() {
+fn defragmenting_as_advised_brings_the_time_that_was_predicted_for_the_wear_that_was() {
     let Some(mut disk) = Disk::served(256) else {
         return;
     };
@@ -228,9 +228,9 @@ fn defragmenting_as_advised_brings_the_time_that_was_foretold_for_the_wear_that_
     let after = read(&mut disk, &paths);
     let wear = advice.wear.unwrap();
     println!(
-        "reading: foretold {:.0} and {:.0} ms, found {:.0} and {:.0} ms (a = {:.3} ms, b = {:.2} ms/MB); \
-         pieces {}, foretold {}, reached {}; programmed by remapping: foretold {:?}, reached {programmed}; by \
-         copying foretold {}",
+        "reading: predicted {:.0} and {:.0} ms, found {:.0} and {:.0} ms (a = {:.3} ms, b = {:.2} ms/MB); \
+         pieces {}, predicted {}, reached {}; programmed by remapping: predicted {:?}, reached {programmed}; by \
+         copying predicted {}",
         report.read_ms,
         report.read_ms - advice.saved_ms,
         before.busy_ms,
@@ -238,12 +238,12 @@ fn defragmenting_as_advised_brings_the_time_that_was_foretold_for_the_wear_that_
         model.piece_ms,
         model.megabyte_ms,
         advice.pieces,
-        advice.pieces_foretold_max,
+        advice.pieces_predicted_max,
         pieces(&paths),
         wear.remapped_bytes,
         wear.copied_bytes
     );
-    assert!(pieces(&paths) <= advice.pieces_foretold_max);
+    assert!(pieces(&paths) <= advice.pieces_predicted_max);
     assert!(after.reads < before.reads, "{after:?}, {before:?}");
     assert!(programmed <= 2 * wear.remapped_bytes.unwrap(), "{wear:?}");
     // There is nothing left that is worth it.

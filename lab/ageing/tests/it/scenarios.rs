@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use mobifs_ageing::run::{self, Event};
 use mobifs_ageing::{
-    AgeError, Filesystem, Place, Settings, Site, Source, State, Through, Where, Work,
+    AgeError, Filesystem, Location, OpenedLocation, Settings, Source, State, Through, Where, Work,
 };
 use tempfile::TempDir;
 
@@ -35,8 +35,8 @@ fn apps() -> Vec<Source> {
     sources
 }
 
-fn image(base: &TempDir, filesystem: Filesystem, through: Through) -> Site {
-    Site {
+fn image(base: &TempDir, filesystem: Filesystem, through: Through) -> Location {
+    Location {
         place: Where::Image {
             path: base.path().join("phone.img"),
             filesystem,
@@ -47,12 +47,12 @@ fn image(base: &TempDir, filesystem: Filesystem, through: Through) -> Site {
 }
 
 /// Ages it to the end; the checksum of each day.
-fn aged(site: &Site, settings: &Settings) -> Vec<String> {
-    let (place, mut state) = run::scenarios(site, settings, &apps()).unwrap();
+fn aged(location: &Location, settings: &Settings) -> Vec<String> {
+    let (place, mut state) = run::scenarios(location, settings, &apps()).unwrap();
     let stop = AtomicBool::new(false);
     run::go_on(&place, &mut state, &stop, &mut |_| {}).unwrap();
     place.close().unwrap();
-    let loaded = State::load(&site.state_path()).unwrap();
+    let loaded = State::load(&location.state_path()).unwrap();
     assert_eq!(checksums(&loaded), checksums(&state));
     checksums(&state)
 }
@@ -107,8 +107,8 @@ fn a_stopped_run_is_resumed_to_the_same_tree() {
     );
     for stop_at in [1, 7, 9] {
         let base = scratch();
-        let site = image(&base, Filesystem::Ext4, Through::Plain);
-        let (place, mut state) = run::scenarios(&site, &settings(7), &apps()).unwrap();
+        let location = image(&base, Filesystem::Ext4, Through::Plain);
+        let (place, mut state) = run::scenarios(&location, &settings(7), &apps()).unwrap();
         let stop = AtomicBool::new(false);
         let mut sessions = 0;
         let stopped = run::go_on(&place, &mut state, &stop, &mut |event| {
@@ -119,8 +119,8 @@ fn a_stopped_run_is_resumed_to_the_same_tree() {
         });
         assert!(matches!(stopped, Err(AgeError::Cancelled)), "{stopped:?}");
         drop(place);
-        let mut state = State::load(&site.state_path()).unwrap();
-        let place = Place::open(&state.site).unwrap();
+        let mut state = State::load(&location.state_path()).unwrap();
+        let place = OpenedLocation::open(&state.location).unwrap();
         let on = AtomicBool::new(false);
         run::go_on(&place, &mut state, &on, &mut |_| {}).unwrap();
         assert_eq!(checksums(&state), whole, "stopped at {stop_at}");
@@ -133,9 +133,9 @@ fn what_is_measured_and_counted_is_in_the_report() {
         return;
     }
     let base = scratch();
-    let site = image(&base, Filesystem::Ext4, Through::Plain);
-    aged(&site, &settings(1));
-    let state = State::load(&site.state_path()).unwrap();
+    let location = image(&base, Filesystem::Ext4, Through::Plain);
+    aged(&location, &settings(1));
+    let state = State::load(&location.state_path()).unwrap();
     let Work::Scenarios(work) = &state.work else {
         panic!("no scenarios");
     };
@@ -149,14 +149,14 @@ fn what_is_measured_and_counted_is_in_the_report() {
     assert!(work.days[2].sessions > 6, "updates on the second day");
 }
 
-fn refused(result: Result<(Place, State), AgeError>, words: &str) {
+fn refused(result: Result<(OpenedLocation, State), AgeError>, words: &str) {
     let said = result.unwrap_err().to_string();
     assert!(said.contains(words), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
 }
 
-fn directory(path: PathBuf) -> Site {
-    Site {
+fn directory(path: PathBuf) -> Location {
+    Location {
         place: Where::Directory(path),
         through: Through::Plain,
     }
@@ -192,7 +192,7 @@ fn settings_out_of_range_and_damaged_profiles_are_refused() {
 #[test]
 fn places_that_cannot_age_are_refused_and_nothing_is_lost() {
     let base = scratch();
-    let of = |site: &Site, settings: &Settings| run::scenarios(site, settings, &apps());
+    let of = |location: &Location, settings: &Settings| run::scenarios(location, settings, &apps());
     let usual = settings(1);
     let here = directory(base.path().to_owned());
     let file = base.path().join("file");
@@ -201,7 +201,7 @@ fn places_that_cannot_age_are_refused_and_nothing_is_lost() {
     refused(of(&directory(file.clone()), &usual), "no directory");
     let gone = directory(base.path().join("gone"));
     refused(of(&gone, &usual), "No such file");
-    let on_image = |path: &Path, capacity_bytes| Site {
+    let on_image = |path: &Path, capacity_bytes| Location {
         place: Where::Image {
             path: path.to_owned(),
             filesystem: Filesystem::Ext4,
@@ -213,7 +213,7 @@ fn places_that_cannot_age_are_refused_and_nothing_is_lost() {
     assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
     let image = base.path().join("new.img");
     refused(of(&on_image(&image, 1 << 20), &usual), "--capacity");
-    let through = Site {
+    let through = Location {
         through: Through::Mount,
         ..here
     };
@@ -271,13 +271,13 @@ fn a_damaged_or_missing_state_is_refused() {
 #[test]
 fn only_one_run_ages_a_directory() {
     let base = scratch();
-    let site = Site {
+    let location = Location {
         place: Where::Directory(base.path().to_owned()),
         through: Through::Plain,
     };
-    let first = Place::create(&site).unwrap();
-    let second = Place::open(&site).unwrap_err();
+    let first = OpenedLocation::create(&location).unwrap();
+    let second = OpenedLocation::open(&location).unwrap_err();
     assert!(matches!(second, AgeError::InUse(_)), "{second}");
     drop(first);
-    Place::open(&site).unwrap();
+    OpenedLocation::open(&location).unwrap();
 }

@@ -10,8 +10,8 @@ use clap::{Args, ValueEnum};
 use mobifs_ageing::fill::{Ageing, Procedure, Progress, Utilisation};
 use mobifs_ageing::run::{self, Event};
 use mobifs_ageing::{
-    AgeError, Filesystem, Place, Settings, Site, Source, Space, State, Through, Where, mobifs,
-    table,
+    AgeError, Filesystem, Location, OpenedLocation, Settings, Source, Space, State, Through, Where,
+    mobifs, table,
 };
 use mobifs_host::{mount_around, mounts};
 use mobifs_volume::parse_size;
@@ -173,7 +173,7 @@ pub(super) fn run(arguments: &AgeArguments) -> Result<(), Failure> {
     } else {
         begin(arguments)?
     };
-    if state.site.through == Through::Native && !arguments.inside {
+    if state.location.through == Through::Native && !arguments.inside {
         return run_inside(arguments, place);
     }
     let progress = Progression::new();
@@ -206,26 +206,26 @@ fn watch_signals() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-fn begin(arguments: &AgeArguments) -> Result<(Place, State), Failure> {
-    let site = site(arguments)?;
-    check_consent(arguments, &site)?;
+fn begin(arguments: &AgeArguments) -> Result<(OpenedLocation, State), Failure> {
+    let location = location(arguments)?;
+    check_consent(arguments, &location)?;
     let failed = |error| failure(error, arguments);
     if let Some(fill) = arguments.fill {
         let deleted_bytes = parse_size(&arguments.delete).map_err(usage)?;
         let choose = |space: Space| procedure(arguments, fill, deleted_bytes, space);
-        return run::large_and_small(&site, choose).map_err(failed);
+        return run::large_and_small(&location, choose).map_err(failed);
     }
-    let settings = settings(arguments, &site)?;
+    let settings = settings(arguments, &location)?;
     let mut sources = Source::built_in();
     for path in &arguments.profiles {
         sources.push(Source::file(path).map_err(failed)?);
     }
-    run::scenarios(&site, &settings, &sources).map_err(failed)
+    run::scenarios(&location, &settings, &sources).map_err(failed)
 }
 
 /// A directory within a filesystem shares that with others, who will find it full.
-fn check_consent(arguments: &AgeArguments, site: &Site) -> Result<(), Failure> {
-    let Where::Directory(directory) = &site.place else {
+fn check_consent(arguments: &AgeArguments, location: &Location) -> Result<(), Failure> {
+    let Where::Directory(directory) = &location.place else {
         return Ok(());
     };
     let stays_as_it_is = matches!(arguments.fill, Some(FillArgument::Low));
@@ -252,7 +252,7 @@ fn usage(message: impl ToString) -> Failure {
     Failure::new(Code::Usage, message.to_string())
 }
 
-fn site(arguments: &AgeArguments) -> Result<Site, Failure> {
+fn location(arguments: &AgeArguments) -> Result<Location, Failure> {
     let place = match (&arguments.image, &arguments.directory) {
         (Some(image), _) => Where::Image {
             path: absolute(image)?,
@@ -272,16 +272,16 @@ fn site(arguments: &AgeArguments) -> Result<Site, Failure> {
         ThroughArgument::Native => Through::Native,
         ThroughArgument::Vfs => Through::Vfs,
     };
-    Ok(Site { place, through })
+    Ok(Location { place, through })
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).map_err(|error| usage(format!("{}: {error}", path.display())))
 }
 
-fn settings(arguments: &AgeArguments, site: &Site) -> Result<Settings, Failure> {
+fn settings(arguments: &AgeArguments, location: &Location) -> Result<Settings, Failure> {
     let usual = Settings::default();
-    let filesystem = site
+    let filesystem = location
         .filesystem()
         .map_err(|error| failure(error, arguments))?;
     let full = match arguments.full {
@@ -345,26 +345,26 @@ fn procedure(
     }
 }
 
-fn resume(arguments: &AgeArguments) -> Result<(Place, State), Failure> {
+fn resume(arguments: &AgeArguments) -> Result<(OpenedLocation, State), Failure> {
     let failed = |error| failure(error, arguments);
     let given = arguments.image.as_ref().or(arguments.directory.as_ref());
     let given = given.ok_or_else(|| usage("give the directory, or --image FILE"))?;
     let given = absolute(given)?;
-    let mut state = State::load(&Site::state_of(&given)).map_err(failed)?;
+    let mut state = State::load(&Location::state_of(&given)).map_err(failed)?;
     // It may have been moved since.
-    match &mut state.site.place {
+    match &mut state.location.place {
         Where::Directory(path) | Where::Image { path, .. } => *path = given,
     }
     let place = if arguments.inside {
-        Place::inside(&state.site)
+        OpenedLocation::inside(&state.location)
     } else {
-        Place::open(&state.site)
+        OpenedLocation::open(&state.location)
     };
     Ok((place.map_err(failed)?, state))
 }
 
 /// Has another process do the work under `mobifs run`, which skips its calls for durability.
-fn run_inside(arguments: &AgeArguments, place: Place) -> Result<(), Failure> {
+fn run_inside(arguments: &AgeArguments, place: OpenedLocation) -> Result<(), Failure> {
     let failed = |error| failure(error, arguments);
     let own = std::env::current_exe().map_err(|error| {
         Failure::new(Code::Failed, format!("cannot find this program: {error}"))

@@ -109,10 +109,10 @@ fn only_what_a_trace_reads_is_moved_and_a_signal_ends_it_between_moves() {
     let output = command(&[&["--dry-run"], &hot[..]].concat())
         .output()
         .unwrap();
-    let foretold = document(&output);
+    let predicted = document(&output);
     let output = command(&[&["--copy"], &hot[..]].concat()).output().unwrap();
     let report = document(&output);
-    assert_eq!(foretold["after"], report["after"]);
+    assert_eq!(predicted["after"], report["after"]);
     let fragmented = |state: &str| report[state]["fragmented_files"].as_u64().unwrap();
     assert_eq!(
         (fragmented("before"), fragmented("after")),

@@ -157,9 +157,9 @@ impl<M: Medium> Device<M> {
         let completion = self.run(at, &Command::PackedRead(parts))?;
         let mut rest = into;
         for part in parts {
-            let (own, behind) = rest.split_at_mut(part.sectors as usize * SECTOR_BYTES);
+            let (own, later) = rest.split_at_mut(part.sectors as usize * SECTOR_BYTES);
             self.read_content(part.start, own)?;
-            rest = behind;
+            rest = later;
         }
         Ok(completion)
     }
@@ -174,9 +174,9 @@ impl<M: Medium> Device<M> {
             }
             let first = piece.mask.trailing_zeros() as usize * SECTOR_BYTES;
             let bytes = piece.mask.count_ones() as usize * SECTOR_BYTES;
-            let (own, behind) = rest.split_at_mut(bytes);
+            let (own, later) = rest.split_at_mut(bytes);
             own.copy_from_slice(&page[first..first + bytes]);
-            rest = behind;
+            rest = later;
         }
         Ok(())
     }
@@ -220,9 +220,9 @@ impl<M: Medium> Device<M> {
         let completion = self.submit(at, &Command::PackedWrite(parts))?;
         let mut rest = content;
         for part in parts {
-            let (own, behind) = rest.split_at(part.sectors as usize * SECTOR_BYTES);
+            let (own, later) = rest.split_at(part.sectors as usize * SECTOR_BYTES);
             numbers = self.write_content(numbers, part.start, own, part.kind);
-            rest = behind;
+            rest = later;
         }
         self.follow(None);
         Ok(completion)
@@ -239,11 +239,11 @@ impl<M: Medium> Device<M> {
         let mut rest = content;
         for piece in pieces(start, (content.len() / SECTOR_BYTES) as u32) {
             let bytes = piece.mask.count_ones() as usize * SECTOR_BYTES;
-            let (own, behind) = rest.split_at(bytes);
+            let (own, later) = rest.split_at(bytes);
             self.volatile
                 .add(piece.lpn, (number, epoch), kind, piece.mask, own);
             number += 1;
-            rest = behind;
+            rest = later;
         }
         (number, epoch)
     }

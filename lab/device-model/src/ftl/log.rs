@@ -86,8 +86,8 @@ impl Ftl {
                 to == first + offset as u32 && Geometry::map_page_of(to) == page
             };
             let count = rest.iter().enumerate().take_while(|&pair| follows(pair));
-            let (part, behind) = rest.split_at(count.count());
-            rest = behind;
+            let (part, later) = rest.split_at(count.count());
+            rest = later;
             done = done.max(self.share_part(part, done));
         }
         done
@@ -138,8 +138,8 @@ impl Ftl {
         let mut parts = Vec::new();
         let mut start = pages.start;
         while start < pages.end {
-            let behind = (start / ENTRIES_PER_MAP_PAGE + 1) * ENTRIES_PER_MAP_PAGE;
-            let end = behind.min(pages.end);
+            let page_end = (start / ENTRIES_PER_MAP_PAGE + 1) * ENTRIES_PER_MAP_PAGE;
+            let end = page_end.min(pages.end);
             if mapped(self, start..end) {
                 parts.push(start..end);
             }

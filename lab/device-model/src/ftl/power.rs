@@ -26,7 +26,7 @@ struct Event {
 /// The result of reading the cells.
 pub(super) struct Rebuilt {
     /// Mapping pages in flash that are out of date.
-    behind: Vec<u32>,
+    stale: Vec<u32>,
     /// When reading ends.
     scanned: Ns,
 }
@@ -37,7 +37,7 @@ impl Ftl {
         self.map.lose_cache();
         while let Some(op) = self.in_flight.pop_back() {
             if op.done > now {
-                self.take_back(op.undo, now);
+                self.undo(op.undo, now);
             }
         }
         for programmable_at in &mut self.map.programmable_at {
@@ -53,7 +53,7 @@ impl Ftl {
         self.resources.reset(now, random_state);
     }
 
-    fn take_back(&mut self, undo: Undo, now: Ns) {
+    fn undo(&mut self, undo: Undo, now: Ns) {
         match undo {
             Undo::Program { first_slot, count } => self.cells.tear(first_slot, count),
             Undo::MapPage {
@@ -103,16 +103,16 @@ impl Ftl {
         }
         let scanned = self.charge_scan(now);
         self.find_map_and_log();
-        let behind = self.apply_events();
+        let stale = self.apply_events();
         self.rebuild_overrides();
         self.count_valid();
         self.list_free_blocks();
-        Rebuilt { behind, scanned }
+        Rebuilt { stale, scanned }
     }
 
     /// The second half: writes what is out of date, and makes room.
     pub(super) fn resume(&mut self, rebuilt: &Rebuilt) -> Ns {
-        let done = self.write_back_recovered(&rebuilt.behind, rebuilt.scanned);
+        let done = self.write_back_recovered(&rebuilt.stale, rebuilt.scanned);
         self.make_room(done);
         self.upkeep(done);
         done.max(self.resources.busy_until)
@@ -120,9 +120,9 @@ impl Ftl {
 
     /// Reads the mapping pages that are out of date, and writes as many of them as the cache
     /// cannot hold.
-    fn write_back_recovered(&mut self, behind: &[u32], now: Ns) -> Ns {
+    fn write_back_recovered(&mut self, stale: &[u32], now: Ns) -> Ns {
         let mut done = now;
-        for &page in behind {
+        for &page in stale {
             if let Some(slot) = self.map.places[page as usize].checked_sub(1) {
                 done = done.max(self.read_slots(slot, 1, Cause::Recovery, now));
             }
@@ -177,7 +177,7 @@ impl Ftl {
     /// the last event. Returns the mapping pages that this concerns; all are put into
     /// the cache, which may be more than it holds.
     fn apply_events(&mut self) -> Vec<u32> {
-        let mut behind = Vec::new();
+        let mut stale = Vec::new();
         let events = self.events();
         for (index, event) in events.iter().enumerate() {
             let next = events.get(index + 1);
@@ -187,11 +187,11 @@ impl Ftl {
             let page = Geometry::map_page_of(event.lpn);
             if !self.map.is_cached(page) {
                 self.map.insert(page);
-                behind.push(page);
+                stale.push(page);
             }
             self.map.set(event.lpn, event.slot, event.seq);
         }
-        behind
+        stale
     }
 
     /// Events that the mapping pages in flash do not know, by logical page and age.

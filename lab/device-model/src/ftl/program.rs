@@ -109,8 +109,8 @@ impl Ftl {
             };
             let per_row = self.geometry.slots_per_row;
             let room = per_row - self.cells.blocks[block as usize].next_slot % per_row;
-            let (chunk, behind) = rest.split_at(rest.len().min(room as usize));
-            rest = behind;
+            let (chunk, later) = rest.split_at(rest.len().min(room as usize));
+            rest = later;
             done = done.max(self.program_row(block, chunk, stream, cause, not_before));
         }
         done

@@ -138,7 +138,7 @@ impl<S: Read + Write> Haggling<'_, S> {
             option::EXPORT_NAME => self.export_name(&data),
             option::ABORT => {
                 // The client may close the connection before it gets this.
-                let _told = self.reply(number, option_reply::ACK, &[]);
+                let _sent = self.reply(number, option_reply::ACK, &[]);
                 Ok(Step::Left)
             }
             option::LIST if data.is_empty() => self.list(),

@@ -155,11 +155,11 @@ impl Remaps {
         let mut parts: Vec<Part> = Vec::new();
         let mut start = offset;
         while start < end {
-            let behind = (start - start % PAGE_BYTES + PAGE_BYTES).min(end);
+            let part_end = (start - start % PAGE_BYTES + PAGE_BYTES).min(end);
             let page = start - start % PAGE_BYTES;
-            let is_whole = behind - start == PAGE_BYTES;
+            let is_whole = part_end - start == PAGE_BYTES;
             let from = self.expected.remove(&page).filter(|_| is_whole);
-            let (from_start, to_end) = ((start - offset) as usize, (behind - offset) as usize);
+            let (from_start, to_end) = ((start - offset) as usize, (part_end - offset) as usize);
             match parts.last_mut() {
                 Some(last) if follows(last, from) => last.end = to_end,
                 _ => parts.push(Part {
@@ -168,7 +168,7 @@ impl Remaps {
                     from,
                 }),
             }
-            start = behind;
+            start = part_end;
         }
         parts
     }

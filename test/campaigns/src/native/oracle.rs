@@ -310,7 +310,7 @@ mod tests {
         };
         let logs = [(fast.clone(), Some(part)), (slow.clone(), found(3))];
         assert!(problems(&logs, &[], 1_000).contains("step 41 of records is there"));
-        // What tells nothing is no witness.
+        // A program whose last step is unknown proves nothing.
         let logs = [(fast, found(41)), (slow, None)];
         assert_eq!(problems(&logs, &[], 1_000), "");
     }

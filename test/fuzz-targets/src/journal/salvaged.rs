@@ -207,7 +207,7 @@ fn crashed(lower: &CrashLower, random: &mut Random) -> CrashLower {
     })
 }
 
-/// Whatever is damaged comes after the transactions that a salvage takes for sound.
+/// Whatever is damaged comes after the transactions that a salvage takes for intact.
 fn check_nothing_before_is_lost(whole: &[u8], journal: &[u8], found: &Survey) {
     let scanned = scan(whole, &mut |_, _| {});
     let Ok(scanned) = scanned else { return };
@@ -226,7 +226,7 @@ fn check_nothing_before_is_lost(whole: &[u8], journal: &[u8], found: &Survey) {
         before += 1;
     }
     assert!(
-        found.sound.transactions >= before,
+        found.recovery_point.transactions >= before,
         "{before} transactions are whole before byte {first}: {found:?}"
     );
 }
@@ -267,12 +267,12 @@ fn check_result(
     let mut target = start(store.clone());
     let shown = tree(&mut target);
     let is_promised = found.promise == Promise::PointInTime;
-    let is_all = found.sound.transactions == transactions.len() as u64;
+    let is_all = found.recovery_point.transactions == transactions.len() as u64;
     // Lost transactions at the journal's end leave nothing that shows that there were any.
     let exposed = if is_promised && is_all {
         Exposed::default()
     } else {
-        Exposed::where_lost(transactions, found.sound.transactions)
+        Exposed::where_lost(transactions, found.recovery_point.transactions)
     };
     // An apply may have brought anything of what is lost to its place.
     if (is_promised && is_all) || circumstances.apply_cut_after.is_none() {

@@ -111,7 +111,7 @@ struct Image {
     journal: Vec<u8>,
     certain: Vec<Vec<Record>>,
     /// It has nothing else: a mount must accept it.
-    is_sound: bool,
+    is_intact: bool,
 }
 
 fn image(u: &mut Unstructured<'_>) -> Result<Image> {
@@ -176,12 +176,12 @@ fn image(u: &mut Unstructured<'_>) -> Result<Image> {
             }
         }
     }
-    let is_sound = in_order && journal.len() <= BLOCKS * JOURNAL_BLOCK_BYTES;
+    let is_intact = in_order && journal.len() <= BLOCKS * JOURNAL_BLOCK_BYTES;
     journal.resize(BLOCKS * JOURNAL_BLOCK_BYTES, 0);
     Ok(Image {
         journal,
         certain,
-        is_sound,
+        is_intact,
     })
 }
 
@@ -204,7 +204,7 @@ fn run(input: &[u8]) -> Verdict {
         Ok(scanned) => scanned,
         Err(
             StoreError::Corrupt { .. } | StoreError::NewerFormat { .. } | StoreError::Unsuitable(_),
-        ) if !image.is_sound => return Verdict::Refused,
+        ) if !image.is_intact => return Verdict::Refused,
         Err(other) => panic!("this journal cannot fail so: {other}"),
     };
     assert!(scanned.end <= image.journal.len() as u64);

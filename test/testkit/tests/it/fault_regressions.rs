@@ -377,7 +377,7 @@ fn a_transaction_after_a_failed_apply_does_not_hide_the_places_of_its_files() {
 /// A name that was detached in an apply could not be deleted from `limbo`: the next look-up of the
 /// file counted it as a link.
 #[test]
-fn a_name_that_cannot_be_deleted_below_is_no_link() {
+fn a_name_that_cannot_be_deleted_in_the_lower_filesystem_is_no_link() {
     let link = Do(Op::Link {
         from: "alpha/a".into(),
         to: "alpha/b".into(),

@@ -3,10 +3,10 @@
 //! would find them in use.
 
 mod calibration;
-mod changed_behind;
 mod copied_stores;
 mod crash_search;
 mod engine_properties;
+mod externally_modified;
 mod fault_limits;
 mod fault_pairs;
 mod fault_regressions;

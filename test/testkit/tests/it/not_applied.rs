@@ -433,7 +433,7 @@ fn a_removed_directory_that_was_in_use_is_not_missed_after_a_crash() {
         image.set_refusals(Refusals::default());
         let volume = start(&image);
         volume.sync_app(None, true).unwrap();
-        assert_eq!(volume.status().store.strays, 0, "seed {seed}");
+        assert_eq!(volume.status().store.externally_modified, 0, "seed {seed}");
         volume.shutdown().unwrap();
     }
     assert!(carried > 0);

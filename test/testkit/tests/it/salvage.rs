@@ -171,7 +171,7 @@ fn names_that_a_lost_transaction_has_moved_come_back_and_mixed_files_are_named()
                 [b'.'; BYTES as usize],
                 "count {count}"
             );
-            assert_eq!(found.sound.transactions, 1, "count {count}");
+            assert_eq!(found.recovery_point.transactions, 1, "count {count}");
             assert!(
                 found.lost.transactions >= 2,
                 "and perhaps a rename mark: {found:?}"
@@ -217,7 +217,7 @@ fn an_epoch_that_was_applied_is_not_applied_again_where_no_superblock_says_so() 
         let before: Vec<Vec<u8>> = before.collect();
         damage(&lower, |journal| journal[..2 * BLOCK].fill(0));
         let found = salvaged(&lower);
-        assert_eq!(found.sound.transactions, 0, "{found:?}");
+        assert_eq!(found.recovery_point.transactions, 0, "{found:?}");
         assert_eq!(names(&lower), ["b", "c", "d", "renamed"]);
         let after = FILES[1..]
             .iter()
@@ -234,7 +234,7 @@ fn what_is_not_applied_is_found_without_a_superblock() {
     drop(store);
     damage(&lower, |journal| journal[..2 * BLOCK].fill(0));
     let found = salvaged(&lower);
-    assert_eq!(found.sound.transactions, 3, "{found:?}");
+    assert_eq!(found.recovery_point.transactions, 3, "{found:?}");
     assert_eq!(names(&lower), ["b", "c", "d", "renamed"]);
     assert_eq!(content(&lower, "b"), [b'!'; PAGE_BYTES]);
 }
@@ -245,7 +245,7 @@ fn a_journal_that_was_cut_short_loses_what_was_cut_off() {
     drop(store);
     damage(&lower, |journal| journal.truncate(4 * BLOCK));
     let found = salvaged(&lower);
-    assert_eq!(found.sound.transactions, 2, "{found:?}");
+    assert_eq!(found.recovery_point.transactions, 2, "{found:?}");
     assert_eq!(names(&lower), FILES);
     assert_eq!(content(&lower, "d").len(), 5);
 }

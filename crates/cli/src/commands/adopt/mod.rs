@@ -107,7 +107,7 @@ pub(crate) fn unadopt(arguments: &UnadoptArguments) -> Result<(), Failure> {
             printable_path(place.store())
         ));
     }
-    take_back(&place, note, &notes).map_err(|failure| again(&place, &notes, failure))?;
+    undo_adoption(&place, note, &notes).map_err(|failure| again(&place, &notes, failure))?;
     print(&format!("{shown} is an ordinary directory again\n"))
 }
 
@@ -299,7 +299,7 @@ fn carry_out(
 /// It has failed: everything is made as it was.
 fn undone(place: &Place, note: Note, notes: &Notes, failure: Failure) -> Failure {
     let shown = place.directory().display();
-    match take_back(place, note, notes) {
+    match undo_adoption(place, note, notes) {
         Ok(()) => Failure::new(
             failure.code,
             format!("{}; {shown} is as it was", failure.message),
@@ -324,7 +324,7 @@ fn done(place: &Place, note: &Note, notes: &Notes) -> Result<(), Failure> {
     ))
 }
 
-fn take_back(place: &Place, note: Note, notes: &Notes) -> Result<(), Failure> {
+fn undo_adoption(place: &Place, note: Note, notes: &Notes) -> Result<(), Failure> {
     back::unmount(place)?;
     let _lock = notes.lock()?;
     let note = note.towards(Direction::Unadopt);

@@ -66,8 +66,8 @@ fn native(facts: &Facts) -> Verdict {
         Steering::Steered {
             commits_only: true, ..
         } => possible(
-            "the filesystem is steered already: when it commits, and its history; calls for durability \
-             wait as ever",
+            "the filesystem is steered already: when it commits, and its history; durability calls \
+             block, as without MobiFS",
         ),
         Steering::Steered { .. } => Verdict::Needs {
             what: format!(
@@ -84,7 +84,7 @@ fn native(facts: &Facts) -> Verdict {
         Steering::CommitsOnly { needs: None } => possible(
             "steers only when the filesystem commits, and keeps a history of snapshots ([history]), of \
              which those that `mobifs history` calls exact are one point in time; a commit is none, so \
-             calls for durability wait as ever",
+             durability calls block, as without MobiFS",
         ),
         Steering::CommitsOnly { needs: Some(what) } => Verdict::Needs { what: what.clone() },
         Steering::Impossible(why) => Verdict::Impossible { why: why.clone() },
@@ -328,7 +328,7 @@ mod tests {
         assert!(advice.reason.contains("btrfs"), "{}", advice.reason);
         let (_, verdict) = &advice.verdicts[0];
         assert!(
-            matches!(verdict, Verdict::Possible { promise } if promise.contains("wait as ever"))
+            matches!(verdict, Verdict::Possible { promise } if promise.contains("block, as without MobiFS"))
         );
         let steered = facts(Steering::Steered {
             is_in_force: false,
@@ -336,7 +336,7 @@ mod tests {
         });
         let (_, verdict) = &Advice::of(&steered).verdicts[0];
         assert!(
-            matches!(verdict, Verdict::Possible { promise } if promise.contains("wait as ever"))
+            matches!(verdict, Verdict::Possible { promise } if promise.contains("block, as without MobiFS"))
         );
         let advice = of(Some("remount it with datacow"));
         assert_eq!(advice.recommended, Way::Mount);

@@ -78,7 +78,7 @@ const OF_MOUNT: &[OfMount] = &[
     ("mobifs_ordered_fsyncs", Counter, "", "Calls of fsync in durable apps that needed no commit.",
         |status| of_mount_of_ours(status, status.store.ordered_fsyncs)),
     ("mobifs_externally_modified_objects", Counter, "", "Objects that another program moved or removed in the store.",
-        |status| of_mount_of_ours(status, status.store.strays)),
+        |status| of_mount_of_ours(status, status.store.externally_modified)),
     ("mobifs_apply_failed", Gauge, "", "Whether the last apply failed, or could not bring all to its place.",
         |status| status.native.is_none().then(|| if status.store.not_applied.is_some() { 1.0 } else { 0.0 })),
     ("mobifs_apps", Gauge, "", "Apps touched since the mount.",

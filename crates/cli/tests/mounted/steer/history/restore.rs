@@ -124,7 +124,7 @@ fn a_moment_is_that_of_the_last_snapshot_before_it() {
     fails(
         &restore(&disk, &["--at", "noon", "--to", "/none"]),
         2,
-        &["`noon` is no moment"],
+        &["`noon` is not a time"],
     );
 }
 

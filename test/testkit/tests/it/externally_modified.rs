@@ -207,7 +207,7 @@ fn moved_away<L: Lower + 'static>(lower: &dyn Fn() -> L) {
     let moved = place.outside.rename(&alpha, b"file", &beta, b"taken");
     moved.unwrap();
     place.volume().sync_app(None, true).unwrap();
-    assert_eq!(place.volume().status().store.strays, 1);
+    assert_eq!(place.volume().status().store.externally_modified, 1);
     let mut expected = payload(1, 20_000);
     expected[8192..12_288].copy_from_slice(&payload(2, 4096));
     drop((alpha, beta));
@@ -215,7 +215,7 @@ fn moved_away<L: Lower + 'static>(lower: &dyn Fn() -> L) {
     assert_eq!(place.read("beta/taken"), expected);
     expected[8192..12_288].copy_from_slice(&payload(3, 4096));
     assert_eq!(place.read("beta/file"), expected);
-    assert_eq!(place.volume().status().store.strays, 0);
+    assert_eq!(place.volume().status().store.externally_modified, 0);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn removed_after_a_cut<L: Lower + 'static>(lower: &dyn Fn() -> L) {
     outside.write_at(&other, &payload(3, 9000), 0).unwrap();
     drop((root, alpha, beta, other, outside));
     let (mut place, _) = mount(lower(), lower()).unwrap();
-    for strays in [1, 0] {
+    for reported in [1, 0] {
         assert_eq!(place.read("beta/other"), payload(3, 9000));
         assert_eq!(place.read("beta/file"), payload(1, 20_000));
         let gone = Op::Unlink {
@@ -249,7 +249,7 @@ fn removed_after_a_cut<L: Lower + 'static>(lower: &dyn Fn() -> L) {
         };
         place.target.execute(&gone).unwrap_err();
         place.volume().sync_app(None, true).unwrap();
-        assert_eq!(place.volume().status().store.strays, strays);
+        assert_eq!(place.volume().status().store.externally_modified, reported);
         place = place.again(lower).0;
     }
 }

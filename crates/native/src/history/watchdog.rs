@@ -1,8 +1,8 @@
-//! A process beside the daemon that lets apps go on if the daemon cannot: because it was killed, or
-//! because it waits for something longer than it may.
+//! A process beside the daemon that resumes frozen apps if the daemon cannot: because it was killed,
+//! or because it waits for something longer than it may.
 //!
-//! The daemon notes the groups, sends a message to the guard, waits for its answer, and only then lets
-//! them stand still. The guard knows that the daemon is gone when the pipe between them ends.
+//! The daemon notes the groups, sends a message to the watchdog, waits for its answer, and only then lets
+//! them stand still. The watchdog knows that the daemon is gone when the pipe between them ends.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -15,23 +15,23 @@ use mobifs_steered::Standstill;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 
-/// Groups are about to stand still; and what the guard answers.
+/// Groups are about to stand still; and what the watchdog answers.
 const BEGIN: u8 = b'b';
 /// They go on.
 const END: u8 = b'e';
-/// The hidden command that is the guard.
-const COMMAND: &str = "thaw-guard";
+/// The hidden command that is the watchdog.
+const COMMAND: &str = "thaw-watchdog";
 
-/// The guard as the daemon sees it.
+/// The watchdog as the daemon sees it.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(super) struct Watchdog {
     process: Child,
     /// Its end is the sign that the daemon is gone.
     to: Option<ChildStdin>,
     from: ChildStdout,
 }
 
-impl Guard {
+impl Watchdog {
     /// Starts it.
     ///
     /// # Errors
@@ -80,18 +80,18 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for Watchdog {
     fn drop(&mut self) {
         self.to = None;
         let _ended = self.process.wait();
     }
 }
 
-/// The guard's whole life; `note` is where the daemon notes what stands still.
+/// The watchdog's whole life; `note` is where the daemon notes what stands still.
 ///
 /// # Errors
 /// It cannot read the daemon's messages.
-pub fn guard(note: &Path) -> io::Result<()> {
+pub fn run_watchdog(note: &Path) -> io::Result<()> {
     let _named = rustix::thread::set_name(c"mobifs-thaw");
     let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
     let mut watched: Option<Standstill> = None;
@@ -100,7 +100,7 @@ pub fn guard(note: &Path) -> io::Result<()> {
         let limit = watched.as_ref().filter(|_| !is_late).map(Standstill::left);
         if !is_readable(&input, limit)? {
             if let Some(standstill) = &watched {
-                tracing::warn!("apps have stood still for as long as they may, and go on");
+                tracing::warn!("apps were frozen for the longest time allowed; resuming them");
                 standstill.end();
             }
             is_late = true;
@@ -121,7 +121,7 @@ pub fn guard(note: &Path) -> io::Result<()> {
         }
     }
     if watched.is_some() {
-        tracing::warn!("the daemon has ended while apps stood still, and they go on");
+        tracing::warn!("the daemon ended while apps were frozen; resuming them");
         Standstill::end_noted(note);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What arrived from the store for operations that are retried.
+//! Committed content fetched from the store for operations that are retried.
 
 use alloc::vec::Vec;
 
@@ -8,21 +8,21 @@ use mobifs_base::{ByteRange, ObjectId, Page, PageIndex};
 type PlaceAsked = (ObjectId, ByteRange, u64);
 
 /// Answers that wait for the retried write; more than there are waiting writers at a time.
-const ARRIVALS_MAX: usize = 64;
+const FETCHED_MAX: usize = 64;
 
 /// Answers of the store about committed content, which the retried operation will use.
 #[derive(Debug, Default)]
-pub(crate) struct Arrivals {
-    /// Committed pages that arrived for partial writes, with the inode's version.
+pub(crate) struct FetchedContent {
+    /// Committed pages fetched for partial writes, with the inode's version.
     pages: Vec<(ObjectId, PageIndex, u64, Page)>,
     /// Whether bytes have their blocks in the lower filesystem, of an object's version.
     places: Vec<(PlaceAsked, bool)>,
 }
 
-impl Arrivals {
-    /// A committed page arrives.
+impl FetchedContent {
+    /// Adds a committed page.
     pub(crate) fn add_page(&mut self, id: ObjectId, index: PageIndex, version: u64, page: Page) {
-        if self.pages.len() >= ARRIVALS_MAX {
+        if self.pages.len() >= FETCHED_MAX {
             self.pages.remove(0);
         }
         self.pages.push((id, index, version, page));
@@ -30,13 +30,13 @@ impl Arrivals {
 
     /// It is known whether bytes have their blocks in the lower filesystem.
     pub(crate) fn add_place(&mut self, asked: PlaceAsked, is_in_place: bool) {
-        if self.places.len() >= ARRIVALS_MAX {
+        if self.places.len() >= FETCHED_MAX {
             self.places.remove(0);
         }
         self.places.push((asked, is_in_place));
     }
 
-    /// The committed page, if it has arrived and is not stale.
+    /// The committed page, if it was fetched and is not stale.
     pub(crate) fn page(&self, id: ObjectId, index: PageIndex, version: u64) -> Option<Page> {
         let mut pages = self.pages.iter();
         let found = pages.find(|(of, at, seen, _)| (*of, *at, *seen) == (id, index, version));
@@ -52,7 +52,7 @@ impl Arrivals {
 
     /// Committed pages of an object are not needed any more.
     pub(crate) fn drop_pages_of(&mut self, id: ObjectId) {
-        self.pages.retain(|arrival| arrival.0 != id);
+        self.pages.retain(|page| page.0 != id);
     }
 
     /// What is known of places of an object is not needed any more.
