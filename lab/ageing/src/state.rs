@@ -77,7 +77,7 @@ pub struct Scenarios {
     /// How the phone is used.
     pub settings: Settings,
     pub(crate) profiles: Vec<Kept>,
-    /// Of all profiles.
+    /// A checksum of all profiles.
     pub profiles_checksum: String,
     /// The filesystem before.
     pub before: Space,

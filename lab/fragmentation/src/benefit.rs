@@ -45,7 +45,7 @@ pub struct Benefit {
 }
 
 impl Benefit {
-    /// Of a file of this shape.
+    /// The benefit for a file of this shape.
     #[must_use]
     pub fn of(shape: &FileShape, model: Model) -> Self {
         let saved_ms = shape.excess() as f64 * model.piece_ms;

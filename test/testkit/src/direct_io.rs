@@ -22,7 +22,7 @@ pub struct AlignedBuffer {
 }
 
 impl AlignedBuffer {
-    /// So many zeros.
+    /// A buffer of `length` zeros.
     pub fn zeroed(length: usize) -> Self {
         let memory = vec![0_u8; length + ALIGNMENT];
         let start = memory.as_ptr().align_offset(ALIGNMENT);

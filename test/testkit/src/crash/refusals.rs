@@ -36,7 +36,7 @@ pub struct Refusals {
 /// immutable file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedCalls {
-    /// So many of a thousand pairs of an object and a kind of call.
+    /// How many of a thousand pairs of an object and a kind of call are refused.
     pub permille: u64,
     /// Which these are, and with which error.
     pub seed: u64,
