@@ -41,7 +41,7 @@ pub struct Day {
     pub fragmented_files: u64,
     /// Mean degree of fragmentation.
     pub mean_dof: Option<f64>,
-    /// The same of each kind.
+    /// Mean degree of fragmentation of each kind.
     pub mean_dof_by_kind: BTreeMap<String, Option<f64>>,
     /// Mean size of files of each kind.
     pub mean_bytes_by_kind: BTreeMap<String, u64>,

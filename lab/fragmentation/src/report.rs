@@ -213,7 +213,7 @@ pub struct Report {
     pub files: u64,
     /// Their mean degree; none without files.
     pub mean_dof: Option<f64>,
-    /// The same of each kind.
+    /// The mean degree of each kind.
     pub mean_dof_by_kind: BTreeMap<&'static str, Option<f64>>,
     /// Files whose degree is above 1.
     pub fragmented_files: u64,

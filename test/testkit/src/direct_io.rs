@@ -45,7 +45,7 @@ impl AlignedBuffer {
         &self.memory[self.start..self.start + self.length]
     }
 
-    /// The same, to be changed.
+    /// The bytes, to be changed.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.memory[self.start..self.start + self.length]
     }

@@ -165,7 +165,7 @@ pub struct AppReport {
     pub efficiency: f64,
     /// Pages of content that were flushed, in bytes.
     pub flushed_bytes: u64,
-    /// The same by time, in KB (1,000 bytes) a second, as S0 Fig. 13 has it.
+    /// Flushed bytes by time, in KB (1,000 bytes) a second, as S0 Fig. 13 has it.
     pub flushed_kb_per_second: f64,
     /// By what part that is less than ext4's.
     pub flush_reduction_vs_ext4: f64,

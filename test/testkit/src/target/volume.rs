@@ -86,7 +86,7 @@ impl VolumeTarget {
         }
     }
 
-    /// The same with a kernel that caches names, and does not look them up again.
+    /// This target with a kernel that caches names, and does not look them up again.
     #[must_use]
     pub fn remembering_names(self) -> Self {
         Self {
