@@ -271,7 +271,7 @@ impl<'a> Reader<'a> {
         self.rest
     }
 
-    /// So many bytes.
+    /// The next `length` bytes.
     #[inline]
     pub const fn raw(&mut self, length: usize) -> Result<&'a [u8], CodecError> {
         match self.rest.split_at_checked(length) {

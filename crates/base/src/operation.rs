@@ -25,7 +25,7 @@ pub struct ObservedOperation<'a> {
 pub struct FoundObject {
     /// The object.
     pub id: ObjectId,
-    /// It is a directory, so names may lie inside it.
+    /// The object is a directory, so names may lie inside it.
     pub is_directory: bool,
 }
 

@@ -101,7 +101,7 @@ impl Page {
         Self(Storage::Kept(content))
     }
 
-    /// The same content on the heap, for a holder that may outlive what it is kept in.
+    /// The page's content on the heap, for a holder that may outlive what it is kept in.
     #[must_use]
     pub fn on_heap(&self) -> Self {
         match &self.0 {

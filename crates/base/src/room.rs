@@ -64,12 +64,12 @@ impl Room {
     /// None at all.
     pub const NONE: Self = Self::new(0, 0);
 
-    /// So much.
+    /// This many bytes and inodes.
     pub const fn new(bytes: u64, inodes: u64) -> Self {
         Self { bytes, inodes }
     }
 
-    /// So many bytes, and no inode.
+    /// This many bytes, and no inode.
     pub const fn of_bytes(bytes: u64) -> Self {
         Self::new(bytes, 0)
     }
@@ -123,7 +123,7 @@ impl Room {
         )
     }
 
-    /// Of each the smaller one.
+    /// The smaller number of bytes, and the smaller number of inodes.
     #[must_use]
     pub fn min(self, other: Self) -> Self {
         Self::new(self.bytes.min(other.bytes), self.inodes.min(other.inodes))
@@ -152,7 +152,7 @@ impl Room {
     /// The inode of a created object.
     pub const INODE: Self = Self::new(0, 1);
 
-    /// So many changed objects.
+    /// The room of this many changed objects.
     pub const fn of_objects(count: u64) -> Self {
         Self::of_bytes(count.saturating_mul(Self::OBJECT.bytes))
     }
@@ -275,7 +275,7 @@ impl FullDisk {
     /// directory, and passes through `limbo/` as well.
     const PROMISED_SHARE: u64 = 2;
 
-    /// Of so much room that is kept, what may be promised for entries that move.
+    /// What may be promised for entries that move where this much room is kept.
     pub const fn promised_of(kept_bytes: u64) -> u64 {
         kept_bytes / Self::PROMISED_SHARE
     }

@@ -35,7 +35,7 @@ impl MonotonicNs {
         self.0.saturating_sub(earlier.0) / 1_000_000
     }
 
-    /// So many milliseconds later.
+    /// The time `ms` milliseconds later.
     #[must_use]
     pub const fn after_ms(self, ms: u64) -> Self {
         Self(self.0.saturating_add(ms.saturating_mul(1_000_000)))

@@ -433,7 +433,7 @@ pub(crate) struct MetricsArguments {
     /// what the client asks for]
     #[arg(long, value_name = "FORMAT", conflicts_with = "listen")]
     pub(crate) format: Option<MetricsFormat>,
-    /// Of each mount no more than so many apps, those with the most at risk
+    /// No more than this many apps of each mount, those with the most at risk
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = whole_number)]
     pub(crate) apps: u64,
     /// The mounts and steered filesystems; none: all

@@ -25,7 +25,7 @@ pub struct DaemonEnd {
 }
 
 impl DaemonEnd {
-    /// Of the daemon that serves the store now. Where that cannot be found out (the lock file cannot
+    /// The end of the daemon that serves the store now. Where that cannot be found out (the lock file cannot
     /// be read, the daemon is in another namespace of processes), there is nothing to wait for.
     pub fn of(store: Option<&Path>) -> Self {
         Self {

@@ -43,7 +43,7 @@ impl Exchange {
         }
     }
 
-    /// The same, observed.
+    /// Serves this volume, with an observer.
     pub fn observed(volume: Arc<Volume>, observer: Arc<dyn OperationObserver>) -> Self {
         let translator = Arc::new(OperationTranslator(observer));
         Self {

@@ -26,7 +26,7 @@ use crate::process_state::close_inherited;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum News {
-    /// It takes longer than usual, and why; more news follow.
+    /// The mount takes longer than usual, and why; more news follow.
     Waiting(String),
     Mounted,
     Failed(Failure),
@@ -100,9 +100,9 @@ impl Ready {
 }
 
 /// Starts a daemon in the background and waits until its mount is usable. `words`: the arguments
-/// of the program `mobifs` that make it serve; `log`: where it logs. Closes all descriptors but the standard streams, so
-/// the caller owns none: neither the daemon nor this process, while it waits, is to keep in use
-/// what the program that mounts has open.
+/// of the program `mobifs` that make it serve; `log`: where it logs. Closes all descriptors but the
+/// standard streams, so the caller owns none: neither the daemon nor this process, while it waits,
+/// is to keep in use what the program that mounts has open.
 ///
 /// # Errors
 /// Why there is no mount.

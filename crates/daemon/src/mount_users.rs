@@ -129,9 +129,9 @@ pub fn users_of_directory(directory: &Path) -> Vec<MountUser> {
     users
 }
 
-/// Where else the filesystem of a mount is mounted, in any mount namespace that this process may see: bind mounts, such as
-/// those of containers, which keep it when the mount itself goes. Not the copies of the mount in other
-/// namespaces, which go with it.
+/// Where else the filesystem of a mount is mounted, in any mount namespace that this process may
+/// see: bind mounts, such as those of containers, which keep it when the mount itself goes. Not the
+/// copies of the mount in other namespaces, which go with it.
 pub fn mounts_elsewhere(mount: &MountEntry) -> Vec<MountUser> {
     let is_elsewhere =
         |other: &&MountEntry| other.has_device_of(mount) && other.mountpoint != mount.mountpoint;

@@ -76,8 +76,8 @@ fn locked_above(store: &Path) -> Option<NestedStores> {
 }
 
 /// The nearest store around the one at `store` whose journal has transactions that are not in its tree yet, or is
-/// damaged: what it has committed of these files would be missing here, and brought over what is written here. A journal
-/// that this user may not read, or may not trust, says nothing.
+/// damaged: what it has committed of these files would be missing here, and brought over what is
+/// written here. A journal that this user may not read, or may not trust, says nothing.
 pub(crate) fn unrecovered_above(store: &Path) -> Option<PathBuf> {
     let above = store.ancestors().skip(1);
     let mut outer = above.filter(|outer| are_in_one_tree(store, outer));

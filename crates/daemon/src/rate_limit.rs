@@ -13,9 +13,9 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// So many lines of one place are written
+/// Most lines of one place that are written within one [`PERIOD`].
 const BURST: u32 = 20;
-/// in so long a time.
+/// How long the lines of one place are counted.
 const PERIOD: Duration = Duration::from_secs(60);
 
 /// What was written, and not, of one place.
@@ -29,7 +29,7 @@ struct Place {
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Write,
-    /// So many were not written before.
+    /// The line is written, after this many that were not.
     WriteAfter(u64),
     /// The first of perhaps many.
     LastBeforeSilence,

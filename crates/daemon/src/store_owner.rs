@@ -70,7 +70,7 @@ fn is_in_tree(mount: &ServedMount, pid: u32) -> bool {
     })
 }
 
-/// Of the source as the table of mounts shows it (FNV-1a).
+/// A hash (FNV-1a) of the source as the table of mounts shows it.
 fn source_hash(mount: &MountEntry) -> u64 {
     let bytes = mount.source.as_os_str().as_bytes().iter();
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
@@ -128,7 +128,7 @@ mod tests {
         }
     }
 
-    /// Of this process, as noted by this version, with the source that is given.
+    /// The state of this process, as this version notes it, with the given source.
     fn of_device(device_major: u32, device_minor: u32, source: &str) -> OwnerState {
         let root = mounts().unwrap().remove(0);
         serving(&MountEntry {

@@ -25,7 +25,7 @@ pub const STORE_TOTALS: &str = ".mobifs/totals";
 const OWN_DIRECTORY: &str = ".mobifs";
 const NAME: &str = "totals";
 const NEW_NAME: &str = "totals.new";
-/// So many days are kept.
+/// Most days that are kept.
 const DAYS_MAX: usize = 400;
 /// A larger file is made one of a line a day. A day has at most 144 lines, most have a few.
 const FILE_BYTES_MAX: u64 = 128 << 10;

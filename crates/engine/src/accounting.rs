@@ -30,17 +30,17 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Of memory and room.
+    /// A charge of memory and room.
     pub(crate) const fn of(memory_bytes: u64, room: Room) -> Self {
         Self { memory_bytes, room }
     }
 
-    /// Of memory alone.
+    /// A charge of memory alone.
     pub(crate) const fn memory(memory_bytes: u64) -> Self {
         Self::of(memory_bytes, Room::NONE)
     }
 
-    /// Of room alone.
+    /// A charge of room alone.
     pub(crate) const fn room(room: Room) -> Self {
         Self::of(0, room)
     }

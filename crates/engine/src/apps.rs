@@ -188,8 +188,8 @@ impl Apps {
         }
     }
 
-    /// A transaction was committed with so many bytes of pages, which count as in [`Self::closed`]; `refusal` says for each app
-    /// whether another one of it failed.
+    /// A transaction was committed with so many bytes of pages, which count as in [`Self::closed`];
+    /// `refusal` says for each app whether another one of it failed.
     pub(crate) fn committed(
         &mut self,
         closed: &ClosedTransaction,

@@ -56,10 +56,10 @@ pub(crate) struct Inode {
     pub(crate) app_epoch: u64,
     /// Other apps with a link to this object.
     pub(crate) linked_apps: Vec<AppId>,
-    /// It has further names, which may be in any app: the lower filesystem says so, or
+    /// The object has further names, which may be in any app: the lower filesystem says so, or
     /// several apps moved with a directory.
     pub(crate) has_unknown_names: bool,
-    /// It has, or had, more names than one: not all of them need to be in `home`, and
+    /// The object has, or had, more names than one: not all of them need to be in `home`, and
     /// `home` need not have one any more.
     pub(crate) had_several_names: bool,
     /// What keeps it in memory.

@@ -45,7 +45,7 @@ pub trait RequestSlot: Send + Sync {
     /// request with `EIO`.
     fn buffer(&mut self) -> &mut [u8];
 
-    /// The same memory, to read the request.
+    /// The memory of the slot, to read the request.
     fn bytes(&self) -> &[u8];
 
     /// Length of the request in the slot; none if it is empty.

@@ -71,7 +71,7 @@ impl<'a> ObservedTransport<'a> {
         }
     }
 
-    /// The same for a request that a predecessor left.
+    /// Observes a request that a predecessor left.
     pub(crate) fn in_flight(
         inner: &'a dyn Transport,
         observer: &'a dyn RequestObserver,

@@ -71,7 +71,7 @@ pub enum ArchiveError {
         /// The directory whose history was meant.
         path: PathBuf,
     },
-    /// It could not be taken.
+    /// The snapshot could not be taken.
     #[error("cannot take a snapshot in {path}: {source}", path = path.display())]
     Take {
         /// The directory of the snapshots.
@@ -79,7 +79,7 @@ pub enum ArchiveError {
         /// Why not.
         source: io::Error,
     },
-    /// It could not be removed.
+    /// The snapshot could not be removed.
     #[error("cannot remove the snapshot {name} of {path}: {source}", path = path.display())]
     Remove {
         /// The directory of the snapshots.
@@ -148,7 +148,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// That of the subvolume at `source`, whose snapshots lie in `name`, a path in it.
+    /// The archive of the subvolume at `source`, whose snapshots lie in `name`, a path in it.
     ///
     /// # Errors
     /// [`ArchiveError`]; `Empty` if there is no history.
@@ -164,7 +164,7 @@ impl Archive {
         }
     }
 
-    /// The same; a history that is not there yet is made.
+    /// The archive of that subvolume; a history that is not there yet is made.
     ///
     /// # Errors
     /// [`ArchiveError`].

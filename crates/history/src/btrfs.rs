@@ -21,7 +21,7 @@ const GROUP: u8 = 0x94;
 /// The largest name of a subvolume, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 const READ_ONLY: u64 = 1 << 1;
-/// The same, as the kernel tells it.
+/// The flag of a read-only subvolume, as the kernel reports it.
 const IS_READ_ONLY: u64 = 1;
 
 /// The tree that has an item for each subvolume.

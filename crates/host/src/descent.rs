@@ -25,7 +25,7 @@ impl Descent {
         Self::with(top, ResolveFlags::empty())
     }
 
-    /// The same, where entering a directory is limited in this way.
+    /// A descent where entering a directory is limited in this way.
     pub const fn with(top: OwnedFd, resolve: ResolveFlags) -> Self {
         Self {
             directory: top,

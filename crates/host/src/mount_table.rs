@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub struct MountEntry {
     /// The kernel's number of this mount.
     pub id: u64,
-    /// That of the mount which it lies on.
+    /// The number of the mount on which this one lies.
     pub parent_id: u64,
     /// Which directory of the filesystem is mounted: `/`, or in a bind mount another one.
     pub root: PathBuf,

@@ -13,7 +13,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, is_command)
 }
 
-/// The same of a whole report, which keeps its lines and tabs.
+/// The printable form of a whole report, which keeps its lines and tabs.
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
     escaped(text, |character| {
         is_command(character) && !matches!(character, '\n' | '\t')

@@ -69,7 +69,7 @@ fn directories_of(uid: u32) -> Vec<PathBuf> {
     [preferred].into_iter().chain(others).collect()
 }
 
-/// The same for this process's user, whose environment may name another.
+/// The directories for this process's user, whose environment may name another.
 fn own_directories(uid: u32) -> Vec<PathBuf> {
     let mut directories = directories_of(uid);
     let environment = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);

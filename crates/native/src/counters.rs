@@ -17,9 +17,9 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 /// A count of pages that became dirty.
 #[derive(Debug)]
 pub(crate) enum DirtiedCounter {
-    /// Of the filesystem's backing device.
+    /// The count of the filesystem's backing device.
     Device(OwnedFd),
-    /// Of all filesystems.
+    /// The count of all filesystems.
     Machine,
 }
 

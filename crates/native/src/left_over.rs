@@ -90,7 +90,7 @@ impl LeftOver {
         Ok(())
     }
 
-    /// The same, and the promise, for mounts that were at `mountpoint` and have ended, whose device
+    /// Forgets what a daemon left, and the promise, for mounts that were at `mountpoint` and have ended, whose device
     /// numbers no mount has now: that of the next mount there may be another one.
     ///
     /// # Errors

@@ -48,15 +48,15 @@ impl OptionList {
 /// The options of one mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions {
-    /// Of the mount.
+    /// Options of the mount.
     pub mount: OptionList,
-    /// Of the filesystem, whichever mount of it is looked at. Those that are the default may be
+    /// Options of the filesystem, the same through each mount of it. Those that are the default may be
     /// left out.
     pub filesystem: OptionList,
 }
 
 impl MountOptions {
-    /// Of the mount with this number, as this process sees it; none if it is not mounted.
+    /// The options of the mount with this number, as this process sees it; none if it is not mounted.
     ///
     /// # Errors
     /// If `/proc` is not mounted.

@@ -57,7 +57,7 @@ struct Note<T> {
 }
 
 impl NoteFile {
-    /// That of a mount; `kind`: of several notes, which.
+    /// The note of a mount; `kind` says which of several notes.
     ///
     /// # Errors
     /// There is no runtime directory.

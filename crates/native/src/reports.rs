@@ -17,7 +17,7 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
-    /// Of the filesystem that is mounted there; nothing is reported yet.
+    /// Reports of the filesystem that is mounted there; nothing is reported yet.
     ///
     /// # Errors
     /// The kernel has no such reports.

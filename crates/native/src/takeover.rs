@@ -243,7 +243,7 @@ impl Takeover {
         Ok(())
     }
 
-    /// The same through a mount of the filesystem.
+    /// Undoes the change of options through a mount of the filesystem.
     fn undo(&self, mount: &MountEntry) -> Result<(), TakeoverError> {
         let now = settings(mount, &self.filesystem)?;
         let target = now.undone(&self.note.before, &self.note.taken);

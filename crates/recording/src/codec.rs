@@ -235,7 +235,7 @@ const fn code_of(operation: &Operation<'_>) -> u8 {
 pub struct Decoder<'a>(Reader<'a>);
 
 impl<'a> Decoder<'a> {
-    /// Of the payload of a frame of observations, or of its end from where an observation begins.
+    /// Decodes the payload of a frame of observations, or its end from where an observation begins.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self(Reader::new(bytes))
     }

@@ -26,7 +26,7 @@ fn answer(number: c_int) -> Option<c_int> {
     answer_by(number, |file| decisions().answer(file, MOUNT_TABLE))
 }
 
-/// The same for a call that is about the whole filesystem.
+/// The answer to a call that is about the whole filesystem.
 fn answer_whole(number: c_int) -> Option<c_int> {
     answer_by(number, |file| decisions().answer_whole(file, MOUNT_TABLE))
 }

@@ -27,9 +27,9 @@ const ROUNDS: usize = 5;
 /// How the supervisor comes to its answer.
 #[derive(Clone, Copy, Debug)]
 enum By {
-    /// It answers whatever comes.
+    /// The supervisor answers whatever comes.
     Nothing,
-    /// It looks at the descriptor, as it has to.
+    /// The supervisor looks at the descriptor, as it has to.
     Look,
 }
 

@@ -62,7 +62,7 @@ impl Group {
         }
     }
 
-    /// The same, where a process in the background removes the group when it is empty. It begins when
+    /// Enters the group, where a process in the background removes the group when it is empty. It begins when
     /// what is returned is dropped, at the latest when this process becomes another program.
     pub(crate) fn enter_watched(app: &str) -> Option<OwnedFd> {
         let group = Self::of(app)?;

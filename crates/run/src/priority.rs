@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 /// The shortest slice that the scheduler gives (Linux 6.12; others pass it over), in nanoseconds.
 const SLICE_NS: u64 = 100_000;
-/// So much better than the command.
+/// By how many steps the supervisor's niceness is better than the command's.
 const NICE_STEPS: i32 = 5;
 const NICE_MIN: i32 = -20;
 /// The policy of threads that ask for none, which the libc of Android does not name.

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use mobifs_steered::Directory;
 
-/// Of all filesystems that are steered now; a daemon that no unit has started has none.
+/// The units of all filesystems that are steered now; a daemon that no unit has started has none.
 pub(crate) fn steering_units() -> Vec<String> {
     let steered = Directory::from_environment().list().unwrap_or_default();
     let units = steered.iter().filter_map(|steered| {

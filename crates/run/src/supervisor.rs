@@ -87,7 +87,7 @@ pub(crate) fn serve(
 
 enum Decision {
     Now(Answer),
-    /// It may take long.
+    /// The answer may take long.
     Later(Kind),
 }
 

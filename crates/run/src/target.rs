@@ -137,7 +137,7 @@ pub(crate) struct MountTable {
 const MOUNT_TABLE_BYTES: usize = 27;
 
 impl MountTable {
-    /// That of a thread.
+    /// The table of a thread.
     pub(crate) fn of(thread: u32) -> Self {
         let mut path = [0; MOUNT_TABLE_BYTES];
         let mut at = 0;

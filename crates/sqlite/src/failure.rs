@@ -15,11 +15,11 @@ pub(crate) enum Refusal {
     Final,
     /// Programs that do not know MobiFS use it: wait.
     InUse,
-    /// It is in the engine of another process, or was in this one's: wait.
+    /// The database is in the engine of another process, or was in this one's: wait.
     InEngine,
     /// The engine cannot work there: SQLite's own VFS may.
     NotHere,
-    /// The same, because of what other users have put beside it.
+    /// The database cannot be opened because of what other users have put beside it.
     Strangers,
 }
 
@@ -91,17 +91,17 @@ pub enum Failure {
     /// A connection that was opened to read only asks for a lock for writing.
     #[error("{path} was opened to be read only, and cannot be locked for writing", path = .0.display())]
     OpenedToRead(PathBuf),
-    /// It was opened before this process was forked.
+    /// The database was opened before this process was forked.
     #[error("the database was opened before fork(2); open it again in this process")]
     Forked,
-    /// It is no database, or an encrypted one.
+    /// The file is no database, or an encrypted one.
     #[error(
         "{path} does not begin like a database; encrypted databases cannot be opened through \
          MobiFS",
         path = .0.display()
     )]
     Foreign(PathBuf),
-    /// It was used without MobiFS, has a journal of that time, and could not be recovered.
+    /// The database was used without MobiFS, has a journal of that time, and could not be recovered.
     #[error(
         "{path} was not closed properly by the program that used it last without MobiFS, and \
          cannot be recovered: {reason}",
@@ -181,7 +181,7 @@ pub enum Failure {
         /// What is wrong.
         message: String,
     },
-    /// It is open in this process with other sizes.
+    /// The database is open in this process with other sizes.
     #[error(
         "{path} is open in this process with another {name}; it can be changed when the last \
          connection is closed",

@@ -34,7 +34,7 @@ pub(crate) struct Options {
     pub(crate) arena: PathBuf,
 }
 
-/// The same as a mount's configuration.
+/// The parameters as a mount's configuration.
 #[derive(Serialize)]
 struct ConfigText<'a> {
     memory_budget_bytes: &'a str,
@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    /// It refuses names that it does not know.
+    /// The package refuses names that it does not know.
     #[test]
     fn the_python_package_knows_every_parameter() {
         let source = concat!(

@@ -124,7 +124,7 @@ const ROLLBACK_MODES: [&str; 3] = ["delete", "truncate", "persist"];
 struct Plan {
     #[expect(dead_code, reason = "printed with a failure")]
     seed: u64,
-    /// Of each connection.
+    /// The journal mode of each connection.
     modes: [&'static str; 2],
     is_durable: bool,
     page_bytes: u64,

@@ -86,7 +86,7 @@ impl Decisions {
         is_it.then(|| answer_of(file)).flatten()
     }
 
-    /// The same for `syncfs`, which is about all files of the filesystem.
+    /// The answer to `syncfs`, which is about all files of the filesystem.
     pub fn answer_whole(
         &self,
         file: impl AsFd,
@@ -104,7 +104,7 @@ impl Decisions {
             .is_ok_and(|look| look.is_file() && self.is_steered(&look, &file, mount_table))
     }
 
-    /// The same as [`Self::answer`] for a descriptor that stands for the file only (`O_PATH`), of one that
+    /// The decision of [`Self::answer`] for a descriptor that stands for the file only (`O_PATH`), of one that
     /// is open for more: errors that are pending stay so.
     pub fn is_relaxed_by_path(&self, file: impl AsFd, mount_table: impl Arg) -> bool {
         let look = Look::at(&file);
@@ -113,7 +113,7 @@ impl Decisions {
         })
     }
 
-    /// The same as [`Self::answer_whole`] for such a descriptor.
+    /// The decision of [`Self::answer_whole`] for such a descriptor.
     pub fn is_relaxed_whole(&self, file: impl AsFd, mount_table: impl Arg) -> bool {
         let look = Look::at(&file);
         look.is_ok_and(|look| {

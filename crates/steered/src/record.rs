@@ -88,7 +88,7 @@ impl Record {
         ]
     }
 
-    /// The same for one that does not hold any more.
+    /// The bytes and their place for a record that does not hold any more.
     pub(crate) const fn withdrawal() -> (u64, [u8; 4]) {
         (12, WITHDRAWN.to_ne_bytes())
     }

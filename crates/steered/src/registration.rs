@@ -54,7 +54,7 @@ impl Registration {
         Self::claim_scope(&Directory::from_environment(), device, scope)
     }
 
-    /// The same in a certain directory, for the whole filesystem.
+    /// Claims the whole filesystem in a certain directory.
     ///
     /// # Errors
     /// As [`Self::claim`].
@@ -62,7 +62,7 @@ impl Registration {
         Self::claim_scope(directory, device, Scope::Whole)
     }
 
-    /// The same in a certain directory.
+    /// Claims a scope in a certain directory.
     ///
     /// # Errors
     /// As [`Self::claim`].

@@ -36,7 +36,7 @@ pub struct Standstill {
 }
 
 impl Standstill {
-    /// Of these groups, for so long from now on.
+    /// A standstill of these groups, for `limit` from now on.
     pub fn begin(groups: Vec<PathBuf>, limit: Duration) -> Self {
         let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         Self {

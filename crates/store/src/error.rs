@@ -44,7 +44,7 @@ pub enum StoreError {
     /// The directory cannot serve as a store.
     #[error("{0}")]
     Unsuitable(String),
-    /// It is a copy of the requested store.
+    /// The directory has a copy of the requested store.
     #[error("this is a copy of the store that the killed process had")]
     Copied,
     /// Everything committed is safe, but the lower filesystem refuses to apply some of it.
@@ -127,7 +127,7 @@ impl StoreError {
             .is_some_and(|errno| !is_trouble(errno))
     }
 
-    /// The same, with what was being done (`applying`, `committing`) to the object at a path.
+    /// This error, with what was being done (`applying`, `committing`) to the object at a path.
     pub(crate) fn while_doing(self, doing: &str, path: &str) -> Self {
         match self {
             Self::Lower { action, source } => Self::Lower {

@@ -113,7 +113,7 @@ pub struct ForgedSuperblock {
     pub journal_bytes: u64,
     /// Epoch in force.
     pub epoch: u64,
-    /// Of two copies the one with the higher generation counts.
+    /// The generation: of two copies the one with the higher one is in force.
     pub generation: u64,
     /// The epoch has no transaction.
     pub clean: bool,

@@ -28,10 +28,10 @@ pub struct JournalOptions {
 /// such blocks where they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preallocation {
-    /// Of SQLite databases and their logs, at least; 0: none.
+    /// The smallest step for SQLite databases and their logs; 0: none.
     pub database_bytes: u64,
-    /// Of other files, and of databases that are larger than one step: as much as the file has, up to
-    /// this; 0: none, and databases grow in steps of `database_bytes`.
+    /// The largest step for other files, and for databases that are larger than one step: as much
+    /// as the file has, up to this; 0: none, and databases grow in steps of `database_bytes`.
     pub large_bytes: u64,
 }
 

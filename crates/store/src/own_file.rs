@@ -10,7 +10,7 @@ use crate::lower::LowerStat;
 /// Why such a file, or a part of it, cannot be used.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Damage {
-    /// It was never written.
+    /// The file was never written.
     Empty,
     Magic,
     Version(u32),

@@ -23,7 +23,7 @@ pub trait RestartSink: Send + Sync {
 pub struct KnownObject {
     /// Where it is in the lower filesystem; none: not there, or not known.
     pub location: Option<KnownLocation>,
-    /// It is in use, with or without a name ([`Store::pin`](crate::Store::pin)).
+    /// The object is in use, with or without a name ([`Store::pin`](crate::Store::pin)).
     pub is_pinned: bool,
     /// Ranges, in bytes, spilled to its stage file before a transaction created it
     /// ([`Store::spill`](crate::Store::spill)).
@@ -39,9 +39,9 @@ pub struct KnownLocation {
     pub kind: FileKind,
     /// Its known names in the tree: directory and name.
     pub names: Vec<(ObjectId, Name)>,
-    /// It has a name in `limbo/`: its inode number.
+    /// The object has a name in `limbo/`: its inode number.
     pub in_limbo: bool,
-    /// It has a name in `stage/`: its id.
+    /// The object has a name in `stage/`: its id.
     pub in_stage: bool,
 }
 

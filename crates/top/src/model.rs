@@ -9,7 +9,7 @@ use mobifs_host::printable;
 use mobifs_volume::{AppName, AppReport, PolicyReport, PolicySettings, Status};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// So many values of e make a sparkline.
+/// How many values of e make a sparkline.
 pub(crate) const HISTORY: usize = 20;
 
 /// What a key asks for.

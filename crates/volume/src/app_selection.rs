@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::AppGlob;
 use crate::{AppName, Status};
 
-/// So many apps are listed if nothing else is asked for.
+/// How many apps are listed if nothing else is asked for.
 const APPS_LISTED: u64 = 1000;
 
 /// The apps that a status is to show.

@@ -18,7 +18,7 @@ pub(crate) struct Forecast {
 }
 
 impl Forecast {
-    /// So much was committed.
+    /// Records that this much was committed.
     pub(crate) const fn committed(&mut self, bytes: u64) {
         self.committed_bytes += bytes;
     }

@@ -9,7 +9,7 @@ use mobifs_base::MonotonicNs;
 
 /// Less than this is not worth a walk over the heap, which takes about 10 ms for 300 MB.
 const WORTH_BYTES: u64 = 32 << 20;
-/// The same when work ends: nothing waits for the walk then, and it may be the last one for long.
+/// How much is worth a walk when work ends: nothing waits for the walk then, and it may be the last one for long.
 const WORTH_AT_REST_BYTES: u64 = 16 << 20;
 /// While there is work, memory is returned no more often than this.
 const BUSY_INTERVAL_MS: u64 = 5_000;

@@ -195,7 +195,7 @@ pub struct JournalReport {
     pub blocks: u64,
     /// Changed pages.
     pub pages: u64,
-    /// Of these, written whole because what they were before was not known.
+    /// Changed pages that were written whole, because what they were before was not known.
     pub whole_pages: u64,
     /// Bytes of pages.
     pub changed_bytes: u64,
@@ -332,7 +332,7 @@ pub struct AppReport {
     pub bytes_written_by_app: u64,
     /// Bytes of content handed to the store since the mount.
     pub bytes_sent_to_store: u64,
-    /// Of the bytes that the app wrote, those that never went to the store because they
+    /// Bytes that the app wrote and that never went to the store, because they
     /// were overwritten or deleted before.
     pub bytes_saved: u64,
     /// The last commit since the mount, if there was one.
@@ -396,7 +396,7 @@ pub enum PolicyReport {
 }
 
 impl PolicyReport {
-    /// Of a rule.
+    /// The report of a rule.
     pub fn of(rule: &TransactioningRule) -> Self {
         match rule.name {
             TransactioningName::Tpl => Self::Tpl {
@@ -481,7 +481,7 @@ mod tests {
     use super::*;
     use crate::PolicySettings;
 
-    /// Of the keys that a policy has, its report has all and no others; the document of the status
+    /// The report of a policy has all keys of that policy and no others; the document of the status
     /// lists them, and that of the configuration explains them.
     #[test]
     fn a_policy_is_reported_with_its_keys() {

@@ -32,12 +32,12 @@ pub enum ModelSource {
     Paper,
     /// The user.
     Given,
-    /// So many files were read here, by the clock.
+    /// Files were read here, by the clock.
     Measured {
         /// How many.
         files: u64,
     },
-    /// So many files were read here, in the time of the served device below.
+    /// Files were read here, in the time of the served device that they lie on.
     MeasuredOnDevice {
         /// How many.
         files: u64,

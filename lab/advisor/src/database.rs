@@ -40,7 +40,7 @@ pub struct DatabaseHead {
 }
 
 impl DatabaseHead {
-    /// Of a file; none if it is no database, or cannot be read.
+    /// The database in a file; none if it is no database, or cannot be read.
     #[must_use]
     pub fn read(path: &Path) -> Option<Self> {
         let mut header = [0; HEADER_BYTES];

@@ -32,13 +32,13 @@ pub enum AdviseError {
         /// What is missing.
         lacking: &'static str,
     },
-    /// It cannot be measured.
+    /// A path cannot be measured.
     #[error("{0}")]
     Measure(#[from] MeasureError),
     /// Moves cannot be planned.
     #[error("{0}")]
     Plan(#[from] DefragError),
-    /// It cannot be read.
+    /// A file or device cannot be read.
     #[error("{}: {error}", text(.path))]
     Io {
         /// What was to be read.

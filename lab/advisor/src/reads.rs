@@ -27,7 +27,7 @@ pub struct TraceFacts {
 }
 
 impl TraceFacts {
-    /// Of all events that succeeded.
+    /// The facts of all events that succeeded.
     #[must_use]
     pub fn of(trace: &Trace) -> Self {
         let mut facts = Self::default();

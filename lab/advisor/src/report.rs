@@ -29,7 +29,7 @@ pub enum What {
 pub struct Wear {
     /// Bytes that copying programs, with the filesystem's metadata.
     pub copied_bytes: u64,
-    /// The same by remapping, on a device that can; none where nothing can be remapped.
+    /// Bytes that remapping programs, on a device that can; none where nothing can be remapped.
     pub remapped_bytes: Option<u64>,
 }
 
@@ -98,7 +98,7 @@ pub struct AdviceReport {
     pub mountpoint: String,
     /// Nothing can be changed on it now.
     pub is_read_only: bool,
-    /// It lies in a store of MobiFS: its root.
+    /// The root of the store of MobiFS in which it lies.
     pub store: Option<String>,
     /// Files with a degree of fragmentation.
     pub files: u64,
@@ -106,7 +106,7 @@ pub struct AdviceReport {
     pub bytes: u64,
     /// Their mean degree.
     pub mean_dof: Option<f64>,
-    /// The same of each kind.
+    /// The mean degree of each kind.
     pub mean_dof_by_kind: BTreeMap<&'static str, Option<f64>>,
     /// Databases, by journal mode.
     pub databases: BTreeMap<JournalMode, u64>,
@@ -114,7 +114,7 @@ pub struct AdviceReport {
     pub model: ModelReport,
     /// Reading all files once, by the model.
     pub read_ms: f64,
-    /// The same if each had no more pieces than it must.
+    /// Reading all files once, by the model, if each had no more pieces than it must.
     pub read_ms_whole: f64,
     /// What a trace said.
     pub trace: Option<TraceReport>,

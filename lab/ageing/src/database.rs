@@ -15,7 +15,7 @@ use crate::plan::Database;
 pub(crate) enum Vfs {
     /// SQLite's own.
     Own,
-    /// That of MobiFS.
+    /// The VFS of MobiFS.
     Mobifs,
 }
 

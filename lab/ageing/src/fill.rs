@@ -121,7 +121,7 @@ pub enum Ageing {
 pub enum Deletion {
     /// The filesystem is used to so many of 1000 parts.
     ToPermille(u32),
-    /// So many bytes of small files are gone.
+    /// Deletes until this many bytes of small files are gone.
     Bytes(u64),
 }
 

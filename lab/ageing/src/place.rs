@@ -176,7 +176,7 @@ fn beside(image: &Path) -> PathBuf {
 #[derive(Debug)]
 pub struct OpenedLocation {
     location: Location,
-    /// Of an image: where it is mounted.
+    /// Where an image is mounted.
     disk: Option<PathBuf>,
     /// The mount of MobiFS.
     mount: Option<PathBuf>,

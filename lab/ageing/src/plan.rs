@@ -70,9 +70,9 @@ pub(crate) struct FileToWrite {
     pub(crate) path: String,
     pub(crate) seed: u64,
     pub(crate) bytes: u64,
-    /// It is synced.
+    /// The write is synced.
     pub(crate) durable: bool,
-    /// It is written under another name first.
+    /// The file is written under another name first.
     pub(crate) renamed: bool,
 }
 

@@ -43,7 +43,7 @@ pub enum Event<'e> {
     },
     /// A day is over.
     Day(&'e Day),
-    /// Of large and small files.
+    /// The progress with large and small files.
     Fill(fill::Progress),
 }
 

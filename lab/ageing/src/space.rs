@@ -40,7 +40,7 @@ impl Space {
         self.used_bytes + self.free_bytes
     }
 
-    /// Of 1000 bytes, how many are used.
+    /// How many of 1000 bytes are used.
     #[must_use]
     pub fn used_permille(&self) -> u32 {
         let permille = u128::from(self.used_bytes) * 1000 / u128::from(self.total_bytes().max(1));

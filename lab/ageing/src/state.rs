@@ -41,7 +41,7 @@ pub struct Day {
     pub fragmented_files: u64,
     /// Mean degree of fragmentation.
     pub mean_dof: Option<f64>,
-    /// The same of each kind.
+    /// Mean degree of fragmentation of each kind.
     pub mean_dof_by_kind: BTreeMap<String, Option<f64>>,
     /// Mean size of files of each kind.
     pub mean_bytes_by_kind: BTreeMap<String, u64>,
@@ -77,7 +77,7 @@ pub struct Scenarios {
     /// How the phone is used.
     pub settings: Settings,
     pub(crate) profiles: Vec<Kept>,
-    /// Of all profiles.
+    /// A checksum of all profiles.
     pub profiles_checksum: String,
     /// The filesystem before.
     pub before: Space,

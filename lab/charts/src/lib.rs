@@ -85,7 +85,7 @@ impl Curve {
         }
     }
 
-    /// The same with a thin line.
+    /// The curve with a thin line.
     #[must_use]
     pub const fn thin(mut self) -> Self {
         self.stroke = Stroke::Thin;

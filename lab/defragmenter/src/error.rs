@@ -47,7 +47,7 @@ pub enum DefragError {
     /// Several filesystems at a time.
     #[error("{} and {} lie on different filesystems; defragment one after the other", text(.0), text(.1))]
     Several(PathBuf, PathBuf),
-    /// It is mounted read-only: the mount point.
+    /// The filesystem is mounted read-only, at this mount point.
     #[error("{} is mounted read-only; remount it first (mount -o remount,rw {})", text(.0), text(.0))]
     ReadOnly(PathBuf),
     /// This user may not.

@@ -45,7 +45,7 @@ pub struct FileLayout {
     pub pieces: Vec<Piece>,
     /// Its pieces may move to make room.
     pub may_move: bool,
-    /// It is to be defragmented.
+    /// The file is to be defragmented.
     pub is_wanted: bool,
     /// Only what lies in these ranges of it (start, end), in order; none: everything.
     pub hot: Option<Vec<(u64, u64)>>,

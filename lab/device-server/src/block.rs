@@ -45,10 +45,10 @@ pub(crate) enum Refusal {
     /// The power failed before or during it.
     #[error("the device has no power")]
     NoPower,
-    /// It belongs to a power cycle before the last cut.
+    /// The request belongs to a power cycle before the last cut.
     #[error("the device had its power cut since; connect again")]
     Stale,
-    /// It lies outside the device or is not made of whole sectors.
+    /// The request lies outside the device or is not made of whole sectors.
     #[error("the request does not lie on whole sectors of the device")]
     Misplaced,
     /// The image file failed.

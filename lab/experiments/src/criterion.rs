@@ -8,11 +8,11 @@ use serde::Serialize;
 pub enum Verdict {
     /// The value lies in the accepted range.
     Pass,
-    /// It does not.
+    /// The value lies outside the accepted range.
     Fail,
     /// The publication measured another kind of device: shown for comparison only.
     Noted,
-    /// It does not, for a reason of which the evidence was measured as well and passed.
+    /// The value lies outside the accepted range, for a reason of which the evidence was measured as well and passed.
     Differs,
 }
 

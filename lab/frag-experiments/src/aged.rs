@@ -87,7 +87,7 @@ pub(crate) fn age(disk: &Disk, state: State, settings: &Settings) -> Result<Free
     age_with(disk, state, false, settings)
 }
 
-/// The same with large files written, for what is timed: the device is as full as the filesystem.
+/// As [`age`], with large files written, for what is timed: the device is as full as the filesystem.
 pub(crate) fn age_written(
     disk: &Disk,
     state: State,

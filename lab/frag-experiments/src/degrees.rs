@@ -21,7 +21,7 @@ pub(crate) struct Degrees {
 }
 
 impl Degrees {
-    /// Of these files, of which there must be some.
+    /// The degrees of these files, of which there must be some.
     pub(crate) fn of(paths: &[PathBuf]) -> Result<Self, FragError> {
         let report = measured(paths)?.report;
         if report.files == 0 {

@@ -40,12 +40,12 @@ pub(crate) const SAVED_LEAST_MS: f64 = 1.0;
 pub struct Benefit {
     /// How much sooner it would be read if it had no more extents than it must.
     pub saved_ms: f64,
-    /// The same as a share of the time that it would take then.
+    /// What is saved, as a share of the time that reading would take then.
     pub slowdown: f64,
 }
 
 impl Benefit {
-    /// Of a file of this shape.
+    /// The benefit for a file of this shape.
     #[must_use]
     pub fn of(shape: &FileShape, model: Model) -> Self {
         let saved_ms = shape.excess() as f64 * model.piece_ms;

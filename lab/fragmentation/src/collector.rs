@@ -169,7 +169,7 @@ pub(crate) struct Collector<'w> {
     shared: HashSet<u64>,
     is_shared_full: bool,
     failures_reported: usize,
-    /// Of the file under way.
+    /// The places of the file under way.
     current: Places,
     seen: u64,
 }

@@ -56,7 +56,7 @@ pub enum MeasureError {
         /// What the kernel says.
         error: io::Error,
     },
-    /// It cannot be read.
+    /// The file or device cannot be read.
     #[error("{}: {error}", path_text(.path))]
     Io {
         /// What was to be read or written.
@@ -75,7 +75,7 @@ pub enum MeasureError {
     /// A block device without a filesystem that is known.
     #[error("{} is a block device without an ext4 filesystem", path_text(.0))]
     NoFilesystem(PathBuf),
-    /// It is mounted, or served.
+    /// The device or image is mounted, or served.
     #[error("{} is in use ({by}); {advice}", path_text(.path))]
     InUse {
         /// The image.

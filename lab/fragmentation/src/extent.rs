@@ -9,13 +9,13 @@ pub struct Extent {
     pub physical: u64,
     /// Its length in the file.
     pub length: u64,
-    /// It is allocated, and nothing was ever written to it.
+    /// The extent is allocated, and nothing was ever written to it.
     pub is_unwritten: bool,
-    /// It has no place yet, or the filesystem does not report which.
+    /// The extent has no place yet, or the filesystem does not report which.
     pub is_unplaced: bool,
-    /// It lies within metadata (inline data, tails).
+    /// The extent lies within metadata (inline data, tails).
     pub is_inline: bool,
-    /// It is compressed or encrypted by the filesystem: it takes at most `length` on the disk.
+    /// The filesystem compresses or encrypts the extent: it takes at most `length` on the disk.
     pub is_encoded: bool,
     /// Other files have it as well.
     pub is_shared: bool,

@@ -158,7 +158,7 @@ pub fn extents_of(file: impl AsFd, end: u64) -> std::io::Result<Vec<Extent>> {
 /// How far an answer of the kernel reaches in the file.
 enum Progress {
     Reached(u64),
-    /// The same, and what follows has no place yet.
+    /// The answer reaches so far, and what follows has no place yet.
     Unplaced(u64),
     End,
 }

@@ -1,4 +1,4 @@
-//! Of which kind a file is, by its name and by how its content begins.
+//! The kind of a file, by its name and by how its content begins.
 
 use serde::Serialize;
 

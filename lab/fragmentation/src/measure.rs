@@ -73,7 +73,7 @@ pub fn measure(
     run(paths, options, (csv, None), progress)
 }
 
-/// The same, with each file handed to `each` while it is measured.
+/// Measures all paths together, and hands each file to `each` while it is measured.
 ///
 /// # Errors
 /// As [`measure`].

@@ -177,9 +177,9 @@ pub struct Worth {
     pub bytes: u64,
     /// How much sooner all of them would be read.
     pub saved_ms: f64,
-    /// Of the model: milliseconds for each piece.
+    /// The model's milliseconds for each piece.
     pub model_piece_ms: f64,
-    /// Of the model: milliseconds for each megabyte.
+    /// The model's milliseconds for each megabyte.
     pub model_megabyte_ms: f64,
     /// The first ones, those that gain most first.
     pub first: Vec<WorthFile>,
@@ -213,7 +213,7 @@ pub struct Report {
     pub files: u64,
     /// Their mean degree; none without files.
     pub mean_dof: Option<f64>,
-    /// The same of each kind.
+    /// The mean degree of each kind.
     pub mean_dof_by_kind: BTreeMap<&'static str, Option<f64>>,
     /// Files whose degree is above 1.
     pub fragmented_files: u64,

@@ -41,7 +41,7 @@ pub struct FileShape {
     pub least: u64,
     /// Runs.
     pub runs: u64,
-    /// Of each level the number of runs with anything new.
+    /// The number of runs of each level with anything new.
     pub levels: [u64; FS_LEVELS],
     /// Bytes that have a place, up to the end of the file.
     pub mapped_bytes: u64,

@@ -260,7 +260,7 @@ pub struct MobifsFigures {
     pub journal_bytes: u64,
     /// Blocks of a transaction.
     pub blocks_per_commit: Option<Distribution>,
-    /// Of these bytes: changed bytes of files.
+    /// The changed bytes of files among the journal's bytes.
     pub content_bytes: u64,
     /// Attributes and names.
     pub metadata_bytes: u64,
@@ -274,7 +274,7 @@ pub struct MobifsFigures {
     pub pages: u64,
     /// Those of which all bytes were.
     pub whole_pages: u64,
-    /// Of the bytes of a page, how many were journaled (as R_meta): percent, share of pages.
+    /// How many of a page's bytes were journaled (as R_meta): percent, share of pages.
     pub page_cdf: Vec<(f64, f64)>,
     /// Bytes changed by a transaction: content and metadata.
     pub changed_bytes_per_commit: Option<Distribution>,
@@ -304,7 +304,7 @@ pub struct DeviceFigures {
     pub writes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// Of these, to ext4's journal.
+    /// Bytes written to ext4's journal.
     pub journal_written_bytes: u64,
     /// Flushes.
     pub flushes: u64,
@@ -313,7 +313,7 @@ pub struct DeviceFigures {
 /// A characterisation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Characterisation {
-    /// Of the document.
+    /// The version of the document's format.
     pub schema: u32,
     /// What was looked at.
     pub source: String,

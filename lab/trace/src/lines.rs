@@ -13,7 +13,7 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line<'a> {
     Whole(&'a [u8]),
-    /// It was longer than lines may be, and is skipped.
+    /// The line was longer than lines may be, and is skipped.
     TooLong,
 }
 

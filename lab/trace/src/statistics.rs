@@ -19,7 +19,7 @@ pub struct Counts {
     pub bytes_read: u64,
     /// Bytes written to files.
     pub bytes_written: u64,
-    /// Of those, bytes that replaced what the trace had written to the same place of the same
+    /// Written bytes that replaced what the trace had written to the same place of the same
     /// file before.
     pub bytes_overwritten: u64,
     /// Syncs of files and of everything.

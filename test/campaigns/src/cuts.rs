@@ -126,9 +126,9 @@ statistics! {
         pub cuts: MomentStatistics,
         /// Steps of histories that had returned before a cut and were checked after it.
         pub steps: u64,
-        /// Of these, how many were promised to be there.
+        /// How many of these were promised to be there.
         pub promised: u64,
-        /// Of these, how many were there.
+        /// How many of these were there.
         pub found: u64,
         /// Operations of random worlds.
         pub operations: u64,

@@ -29,7 +29,7 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// The same, with where it happened.
+    /// This trouble, with where it happened.
     #[must_use]
     pub fn at(self, place: &str) -> Self {
         match self {

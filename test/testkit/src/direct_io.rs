@@ -22,7 +22,7 @@ pub struct AlignedBuffer {
 }
 
 impl AlignedBuffer {
-    /// So many zeros.
+    /// A buffer of `length` zeros.
     pub fn zeroed(length: usize) -> Self {
         let memory = vec![0_u8; length + ALIGNMENT];
         let start = memory.as_ptr().align_offset(ALIGNMENT);
@@ -45,7 +45,7 @@ impl AlignedBuffer {
         &self.memory[self.start..self.start + self.length]
     }
 
-    /// The same, to be changed.
+    /// The bytes, to be changed.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.memory[self.start..self.start + self.length]
     }

@@ -65,7 +65,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// That of a directory.
+    /// The place of a directory.
     pub(super) fn of(directory: &Path) -> Result<Self, Failure> {
         let shown = directory.display();
         let unreadable = |error: io::Error| failed(format!("cannot examine {shown}: {error}"));

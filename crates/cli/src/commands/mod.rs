@@ -44,7 +44,7 @@ fn ask(path: &Path, request: &Request) -> Result<(ControlClient, Reply), Failure
     ask_patiently(path, request, &AS_LONG_AS_IT_TAKES)
 }
 
-/// The same with another limit.
+/// Asks a daemon as [`ask`] does, with another limit.
 fn ask_patiently(
     path: &Path,
     request: &Request,
@@ -69,12 +69,12 @@ fn print(text: &str) -> Result<(), Failure> {
     print_as_is(&printable_lines(text))
 }
 
-/// The same of a text that has commands for the terminal.
+/// Prints a text that has commands for the terminal.
 fn print_as_is(text: &str) -> Result<(), Failure> {
     print_while_read(text).map(drop)
 }
 
-/// The same; returns whether a reader is still there.
+/// Prints such a text; returns whether a reader is still there.
 fn print_while_read(text: &str) -> Result<bool, Failure> {
     let mut output = io::stdout().lock();
     match output

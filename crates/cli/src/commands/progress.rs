@@ -29,7 +29,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Of a daemon that commits and applies.
+    /// The progress of a daemon that commits and applies.
     pub(super) fn of_commit(what: &'static str, mountpoint: &Path) -> Self {
         let mountpoint = mountpoint.to_owned();
         Self::start(what, move || {
@@ -41,7 +41,7 @@ impl Progress {
         })
     }
 
-    /// Of a command that reads a journal, which may have changed size by then.
+    /// The progress of a command that reads a journal, which may have changed size by then.
     pub(super) fn of_reading(what: &'static str, journal: PathBuf) -> Self {
         Self::start(what, move || match journal.metadata() {
             Ok(about) => format!("a journal of {}", size(about.len())),

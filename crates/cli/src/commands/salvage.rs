@@ -18,7 +18,7 @@ use super::status::{json_text, size};
 use super::{check, print, recover};
 use crate::arguments::RecoverArguments;
 
-/// So many files are listed for people; a tool gets all of them.
+/// Most files that are listed for people; a tool gets all of them.
 const LISTED_MAX: usize = 40;
 
 pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
@@ -79,7 +79,7 @@ pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
 enum State {
     /// The store needs no salvage.
     Intact,
-    /// It cannot be mounted, for this reason if an examination does not show it.
+    /// The store cannot be mounted, for this reason if an examination does not show it.
     Damaged(Option<StoreError>),
 }
 

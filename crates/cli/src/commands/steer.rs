@@ -247,7 +247,7 @@ fn restore(mountpoint: &Path, unasked: ControlError) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The same of the mount that is there; whether its options were to be restored.
+/// Restores the options of the mount that is there; whether its options were to be restored.
 fn restore_mount(mount: &MountEntry, left: &mut LeftOver) -> Result<bool, Failure> {
     left.withdraw(mount)?;
     let restored = restore_after_daemon(mount);

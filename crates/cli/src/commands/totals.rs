@@ -56,7 +56,7 @@ fn sum(days: &[DayTotals], of: fn(&DayTotals) -> u64) -> u64 {
     days.iter().map(of).fold(0, u64::saturating_add)
 }
 
-/// Of what programs wrote, what the device did not get; negative where it got more.
+/// The part of what programs wrote that the device did not get; negative where it got more.
 fn saved(days: &[DayTotals]) -> i128 {
     let written = sum(days, |day| day.bytes_written_by_apps);
     i128::from(written) - i128::from(sum(days, DayTotals::device_bytes))

@@ -633,7 +633,7 @@ fn a_file_for_other_init_systems_mounts_and_unmounts() {
     assert!(!adoption.fixture.path("config").join("mobifs").exists());
 }
 
-/// Of a regression, a test should notice no more than that it would be done.
+/// What a regression would do to the system: a test should notice only that it would be done.
 const SYSTEM: [(&str, &str); 4] = [
     ("/", "everything lies in it"),
     ("/proc", "is a mount point"),

@@ -14,7 +14,7 @@ use crate::fixture::{Fixture, message, mobifs, needs_mounts, succeeds, wait_unti
 
 const MIB: u64 = 1 << 20;
 const FILES: usize = 100;
-/// Of each new file: more than a file system keeps in an inode.
+/// The content of each new file: more than a file system keeps in an inode.
 static CONTENT: [u8; 20_000] = [3; 20_000];
 
 const EXT4: [&str; 4] = ["mkfs.ext4", "-q", "-m", "0"];

@@ -47,7 +47,7 @@ fn exists(path: &Path) -> bool {
 }
 
 impl Overlay {
-    /// Of layers in one directory.
+    /// Mounts an overlay of layers in one directory.
     fn of(layers: &Path, lower: &str, upper: &str, words: &str) -> Option<Self> {
         let at = layers.join(format!("merged-{upper}"));
         for path in [

@@ -12,7 +12,7 @@ use mobifs_base::ObjectId;
 use mobifs_host::mount_at;
 
 const TABLE: &str = "/proc/locks";
-/// Of a longer table the rest is not read: that would take longer than a commit.
+/// Most bytes that are read of the table: reading more would take longer than a commit.
 const TABLE_BYTES_MAX: u64 = 256 << 10;
 
 /// The locks of one mount.

@@ -141,7 +141,7 @@ impl VolumeSession {
         self.run_and_report(|| {})
     }
 
-    /// The same; `caught_up` is called once, when everything that a predecessor had in flight is
+    /// Serves as [`Self::run`] does; `caught_up` is called once, when everything that a predecessor had in flight is
     /// answered.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ pub(crate) fn socket_name(mount: &MountEntry) -> String {
     socket_name_of(mount.device_major, mount.device_minor)
 }
 
-/// The same by the number.
+/// The name of the socket by the device number.
 pub(crate) fn socket_name_of(major: u32, minor: u32) -> String {
     format!("{major}-{minor}.sock")
 }

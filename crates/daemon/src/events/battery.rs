@@ -9,7 +9,7 @@ const RECOVERED_PERCENT: u8 = 5;
 /// The charge that remains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Charge {
-    /// Of the fullest battery, in percent.
+    /// The charge of the fullest battery, in percent.
     pub(super) percent: u8,
     /// Nothing charges them.
     pub(super) is_discharging: bool,

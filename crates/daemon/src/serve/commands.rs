@@ -131,7 +131,7 @@ impl Daemon {
         }
     }
 
-    /// The same mount, recorded.
+    /// These commands, with the recording of the mount.
     pub(crate) fn recorded(mut self, recording: Option<Recording>) -> Self {
         self.recording = recording;
         self

@@ -8,12 +8,12 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// After so many successors in a row that crashed before they were ready, there is no other one.
 const CRASHES_MAX: u32 = 5;
-/// The same for those that were killed from outside: they did nothing wrong, and the killer (the
+/// After more kills from outside in a row there is no other daemon. These did nothing wrong, and the killer (the
 /// kernel, when memory is short) may stop.
 const KILLS_MAX: u32 = 100;
-/// The same for those that hung: each takes minutes.
+/// After this many hangs before readiness there is no other daemon: each takes minutes.
 const HANGS_MAX: u32 = 2;
-/// The same for daemons that became ready and crashed soon after.
+/// After this many crashes soon after readiness there is no other daemon.
 const SHORT_LIVES_MAX: u32 = 10;
 /// A daemon that lives so long after it was ready starts the counts anew.
 const LONG_LIFE: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ const LONG_LIFE: Duration = Duration::from_secs(60);
 const DEATHS_AT_END_MAX: u32 = 2;
 /// Last processes that may die: two for each transaction that is passed over because of that.
 const LASTS_MAX: u32 = 12;
-/// The same after an end was requested.
+/// Last processes that may die after an end was requested.
 const LASTS_AT_END_MAX: u32 = 4;
 
 /// How a daemon died.
@@ -59,20 +59,21 @@ pub(super) enum NextProcess {
 /// The deaths so far.
 #[derive(Debug, Default)]
 pub(super) struct RestartPolicy {
-    /// In a row, of daemons that were not ready.
+    /// Deaths in a row of daemons that were not ready.
     unready: u32,
-    /// Of them, the last ones.
+    /// Kills from outside in a row, the last of these deaths.
     kills: u32,
-    /// Of them, all.
+    /// Crashes among these deaths.
     crashes: u32,
+    /// Hangs among these deaths.
     hangs: u32,
-    /// Of daemons that were ready only for a short time.
+    /// Crashes of daemons that were ready only for a short time.
     short_lives: u32,
-    /// The last one was killed from outside.
+    /// The last daemon was killed from outside.
     was_killed: bool,
-    /// Since an end was requested.
+    /// Deaths since an end was requested.
     at_end: u32,
-    /// Of last processes; none: there was none.
+    /// Deaths of last processes; none: there was no last process.
     lasts: Option<u32>,
 }
 

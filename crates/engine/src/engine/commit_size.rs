@@ -5,10 +5,10 @@ use mobifs_base::MonotonicNs;
 /// A transaction that has taken so much memory closes while some app is durable: a durable `fsync`
 /// may have to wait for its commit.
 const BYTES_BESIDE_DURABLE_MAX: u64 = 4 << 20;
-/// The same while durable `fsync`s come. Each of them may meet the commit of another app, so this
+/// The size while durable `fsync`s come. Each of them may meet the commit of another app, so this
 /// is what their slowest wait for.
 const BYTES_BESIDE_SYNCS_MAX: u64 = 1 << 20;
-/// So long after the last durable `fsync` another one is expected.
+/// How long after the last durable `fsync` another one is expected.
 const SYNCS_EXPECTED_MS: u64 = 10_000;
 
 /// When programs waited for durable commits last.

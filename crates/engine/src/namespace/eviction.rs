@@ -21,7 +21,7 @@ pub(crate) const OBJECT_MEMORY_BYTES: u64 = 2048;
 /// Entries of listings that may be in memory for each object that may. An entry takes about a
 /// quarter of the memory of an object.
 const ENTRIES_PER_OBJECT: usize = 4;
-/// So many entries are worth looking an object up again.
+/// How many entries are worth looking an object up again.
 const ENTRIES_WORTH_AN_OBJECT: u64 = 64;
 
 /// An object that is in memory only because the kernel has it in its caches.
@@ -33,7 +33,7 @@ pub struct KernelHeld {
     pub parent: ObjectId,
     /// The name of that entry.
     pub name: Option<Name>,
-    /// It is a directory.
+    /// The object is a directory.
     pub is_directory: bool,
 }
 

@@ -40,7 +40,7 @@ struct Uncommitted {
 pub struct ObservedTransaction {
     policy: AppPolicy,
     uncommitted: Option<Uncommitted>,
-    /// Of the last transaction.
+    /// The id of the last transaction.
     last: TransactionId,
     closings: u64,
 }

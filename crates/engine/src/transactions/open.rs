@@ -27,7 +27,7 @@ pub(crate) struct DentryChange {
 pub(crate) struct OpenTransaction {
     /// Apps whose changes it takes: one, or several joined by an operation across.
     pub(crate) apps: Vec<AppId>,
-    /// It changes an object that may have names in any app: all apps' changes go to it
+    /// The transaction changes an object that may have names in any app: all apps' changes go to it
     /// as long as it is open, and none is committed before it once it is closed.
     pub(crate) is_everywhere: bool,
     /// Moment of its first change.

@@ -57,7 +57,7 @@ impl Change {
         &self.xattrs
     }
 
-    /// It sets or removes an extended attribute; false if it did so before.
+    /// Records that the change sets or removes an extended attribute; false if it did so before.
     pub(crate) fn add_xattr(&mut self, name: Arc<[u8]>) -> bool {
         self.xattrs.insert(name)
     }

@@ -28,7 +28,7 @@ impl FetchedContent {
         self.pages.push((id, index, version, page));
     }
 
-    /// It is known whether bytes have their blocks in the lower filesystem.
+    /// Records whether bytes have their blocks in the lower filesystem.
     pub(crate) fn add_place(&mut self, asked: PlaceAsked, is_in_place: bool) {
         if self.places.len() >= FETCHED_MAX {
             self.places.remove(0);

@@ -37,7 +37,7 @@ impl Answer {
         }
     }
 
-    /// It is done.
+    /// Answers that the request is done.
     pub fn done(self) {
         match self.wanted {
             Wanted::Nothing => self.reply.bytes(&[]),
@@ -47,7 +47,7 @@ impl Answer {
         }
     }
 
-    /// It could not be done.
+    /// Answers that the request could not be done.
     pub fn fail(self, errno: Errno) {
         self.reply.error(errno);
     }

@@ -104,7 +104,7 @@ fn file_node(name: &[u8]) -> Option<u64> {
 
 struct OneFile(Arc<Seen>);
 
-/// Of the root, or of a file of this size.
+/// Attributes of the root, or of a file of this size.
 fn attr(node: u64, file_bytes: usize) -> Attr {
     let (mode, size) = match node {
         ROOT_NODE => (0o040_755, 0),

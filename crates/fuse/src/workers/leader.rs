@@ -24,9 +24,9 @@ use super::cpu;
 const ALL_WORKERS: usize = usize::MAX;
 /// The number of workers that never lead.
 pub(crate) const SPARE: usize = usize::MAX - 1;
-/// So many requests in a row from one thread make a leader.
+/// How many requests in a row from one thread make a leader.
 const STREAK: u32 = 32;
-/// So many requests in a row that seem to come from another CPU make a leader ask where
+/// How many requests in a row that seem to come from another CPU make a leader ask where
 /// its sender is. A poll without a request doubles it up to the maximum, because asking costs as
 /// much as a request.
 const PATIENCE_MIN: u32 = 16;
@@ -39,9 +39,9 @@ const SUSPENSION_MAX: Duration = Duration::from_secs(1);
 /// What a worker knows of how a request reached it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// It was there already, or came while another thread had this CPU: its sender.
+    /// The request was there already, or came while another thread had this CPU: its sender.
     Local,
-    /// It came while the worker spun or slept.
+    /// The request came while the worker spun or slept.
     Remote,
 }
 

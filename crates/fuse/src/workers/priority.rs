@@ -40,7 +40,7 @@ use super::backoff::Backoff;
 use super::cpu;
 use super::watchdog::Watchdog;
 
-/// So many requests without sleep make a leader give up its priority.
+/// How many requests without sleep make a leader give up its priority.
 const UNBROKEN: u32 = 8;
 /// When the watchdog had to help, no leader lowers its priority for so long; twice as long each
 /// time it happens again soon.

@@ -22,7 +22,7 @@ struct Attributes {
     flags: u64,
     nice: i32,
     priority: u32,
-    /// Of a thread with the default policy: its slice.
+    /// The slice of a thread with the default policy.
     runtime_ns: u64,
     deadline_ns: u64,
     period_ns: u64,

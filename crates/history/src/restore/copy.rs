@@ -22,7 +22,7 @@ use crate::btrfs::EMPTY_SUBVOLUME_INODE;
 
 /// Copied at a time where content cannot be shared.
 const PIECE_BYTES: usize = 1 << 20;
-/// So many are named in a report.
+/// Most files that a report names.
 const NAMED_MAX: usize = 10;
 
 /// What was copied.

@@ -34,7 +34,7 @@ pub enum RestoreError {
         /// The directory, relative to the mount.
         path: PathBuf,
     },
-    /// It is a file.
+    /// The path is a file.
     #[error(
         "{path} is a file in the snapshot, and only directories are restored: copy it from {copy}, as by \
          `cp -a`, or restore the directory that it lies in",
@@ -46,7 +46,7 @@ pub enum RestoreError {
         /// The file in the snapshot.
         copy: PathBuf,
     },
-    /// It is not in the snapshot, which ends at its border.
+    /// The path is a subvolume of its own: the snapshot ends at its border.
     #[error(
         "{path} is a subvolume of its own, which the snapshot does not have: only what is in the same \
          subvolume can be restored",
@@ -92,7 +92,7 @@ pub enum RestoreError {
         /// The copy.
         path: PathBuf,
     },
-    /// It is a mount point or in use.
+    /// The path is a mount point or in use.
     #[error(
         "{path} is a mount point or in use, so nothing can take its place: name a directory that is \
          not there yet, as one in it",
@@ -135,7 +135,7 @@ impl RestoreError {
 /// What was restored in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InPlace {
-    /// Of the copy.
+    /// The report of the copy.
     pub report: Report,
     /// Where what was there before is now; none: nothing was there.
     pub before: Option<PathBuf>,

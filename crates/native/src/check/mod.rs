@@ -105,7 +105,7 @@ pub fn examine(
     Ok(examination)
 }
 
-/// The same for some directories alone.
+/// Examines steering some directories alone.
 ///
 /// # Errors
 /// The place cannot be looked at.

@@ -75,13 +75,13 @@ impl mobifs_history::Standstill for Pause {
             // The next time with another one.
             held.watchdog = None;
             let _removed = std::fs::remove_file(&self.note);
-            tracing::warn!(%error, "apps do not stand still for a snapshot");
+            tracing::warn!(%error, "apps are not frozen for a snapshot");
             return;
         }
         let started = Instant::now();
         for group in &standstill.groups {
             if let Err(error) = set_frozen(group, true) {
-                tracing::debug!(?group, %error, "an app does not stand still");
+                tracing::debug!(?group, %error, "cannot freeze an app");
             }
         }
         let all_stand_still = || standstill.groups.iter().all(|group| stands_still(group));

@@ -51,7 +51,7 @@ pub enum SteeringError {
         /// Why not.
         source: io::Error,
     },
-    /// It has ended.
+    /// Steering has ended.
     #[error("{path} is not steered any more", path = path.display())]
     Ended {
         /// The mount point.
@@ -81,8 +81,9 @@ pub struct Steering {
     largest_transaction_bytes: Option<u64>,
     /// Written to wake the thread that runs it.
     wake: OwnedFd,
-    /// None: it has ended, and uses nothing of the filesystem any more. Locked for one commit, and for a look at what has changed: a change that is reported while a
-    /// commit is under way may be one that the commit does not have. Taken before the state.
+    /// None: it has ended, and uses nothing of the filesystem any more. Locked for one commit, and
+    /// for a look at what has changed: a change that is reported while a commit is under way may be
+    /// one that the commit does not have. Taken before the state.
     committer: Mutex<Option<Committer>>,
     /// Locked after the committer and before the state. None: the filesystem has no snapshots.
     history: Option<Mutex<Keeper>>,

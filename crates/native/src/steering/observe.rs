@@ -162,7 +162,7 @@ impl Steering {
 }
 
 impl State {
-    /// So many pages were written.
+    /// Records that this many pages were written.
     pub(super) fn wrote(&mut self, now: MonotonicNs, pages: u64, has_changed: bool) {
         if pages > 0 || has_changed {
             self.counts.written_pages += pages;

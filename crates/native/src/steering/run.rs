@@ -17,7 +17,7 @@ use crate::errors::ErrorWatch;
 /// While something is uncommitted, what was written is looked at this often: for limits of
 /// staleness, pauses, and commits of the kernel's own. In nanoseconds.
 const LOOK_NS: u64 = 1_000_000_000;
-/// The same where the kernel reports no changes, so that there always may be some.
+/// How often to look where the kernel reports no changes, so that there always may be some.
 const LOOK_BLIND_NS: u64 = 5_000_000_000;
 /// The promise is renewed this often, as also a filesystem at rest is steered. In nanoseconds.
 const RENEW_NS: u64 = VALID_S as u64 * 1_000_000_000 / 3;

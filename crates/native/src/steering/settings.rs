@@ -19,7 +19,7 @@ pub enum SettingsError {
     /// A setting is wrong.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// It cannot be promised.
+    /// The promise cannot be made.
     #[error(transparent)]
     Obstacle(#[from] Obstacle),
     /// There is no such app.

@@ -43,7 +43,7 @@ pub(crate) fn begin_joint(super_journal: &Path) {
     SUPER_JOURNALS.lock().insert(super_journal.to_owned());
 }
 
-/// It is committed, or abandoned; true if there was one.
+/// A transaction over several databases is committed, or abandoned; true if there was one.
 pub(crate) fn end_joint(super_journal: &Path) -> bool {
     SUPER_JOURNALS.lock().remove(super_journal)
 }

@@ -59,7 +59,7 @@ pub enum Beginning {
     StandIn,
     /// A database.
     Database {
-        /// It is in use, or was when the machine or the program stopped.
+        /// The database is in use, or was when the machine or the program stopped.
         is_marked: bool,
     },
     /// Something else: no database, or an encrypted one.

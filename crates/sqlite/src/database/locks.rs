@@ -9,13 +9,13 @@ pub(crate) enum Level {
     /// Nothing.
     #[default]
     None,
-    /// It reads.
+    /// The connection reads.
     Shared,
-    /// It will write; other connections still read.
+    /// The connection will write; other connections still read.
     Reserved,
-    /// It waits for readers to finish; no new ones are admitted.
+    /// The connection waits for readers to finish; no new ones are admitted.
     Pending,
-    /// It writes.
+    /// The connection writes.
     Exclusive,
 }
 

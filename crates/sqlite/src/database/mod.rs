@@ -425,7 +425,7 @@ impl Database {
             .flush(|file, at, run| self.write_all(file, at, run))
     }
 
-    /// The same before an operation that does not depend on them. If they cannot be written they
+    /// Writes coalesced writes before an operation that does not depend on them. If they cannot be written they
     /// stay coalesced, and their writer gets the error at its next call: other connections are not
     /// affected.
     pub(crate) fn flush_if_possible(&self) {

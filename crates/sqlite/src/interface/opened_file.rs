@@ -34,13 +34,13 @@ pub(crate) struct OpenedFile {
     lease: Lease,
     object: ObjectId,
     role: Role,
-    /// It was not opened to be read only.
+    /// The file was not opened to be read only.
     may_write: bool,
     connection: ConnectionId,
     level: Level,
     mapping: Option<Mapping>,
     pieces: WriteClassifier,
-    /// It has requested the exclusive lock since it last had no lock: as before a log is brought
+    /// The connection has requested the exclusive lock since it last had no lock: as before a log is brought
     /// into the database and deleted.
     wanted_all: bool,
     /// SQLite is to leave the log where it is when the last connection closes.

@@ -28,7 +28,7 @@ pub(crate) struct MainRequest<'a> {
     pub(crate) flags: c_int,
     /// The opener says that the file is not changed.
     pub(crate) is_immutable: bool,
-    /// It is used without locks.
+    /// The file is used without locks.
     pub(crate) has_no_locks: bool,
     pub(crate) options: Options,
 }
@@ -67,11 +67,11 @@ fn is_set(parameter: Option<String>) -> bool {
 
 /// The outcome of the choice.
 pub(crate) enum Opening {
-    /// It is open in the engine.
+    /// The file is open in the engine.
     Engine(OpenedFile),
     /// Another process uses it; it is opened when SQLite first locks it.
     Deferred(Box<DeferredOpen>),
-    /// It is left to SQLite's own VFS.
+    /// The file is left to SQLite's own VFS.
     BaseVfs {
         file: BaseFile,
         lease: Option<BaseLease>,

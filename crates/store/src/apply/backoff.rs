@@ -38,7 +38,7 @@ pub(super) struct Backoff {
     /// The error of the refusals in a row.
     errno: i32,
     in_a_row: u32,
-    /// So many of the next steps are skipped.
+    /// How many of the next steps are skipped.
     left_out: u32,
 }
 

@@ -19,7 +19,7 @@ use crate::lower::{Create, Lower};
 use crate::overlay::Overlay;
 
 const NAME: &[u8] = b"reserve";
-/// It grows by at least this fraction of its full size.
+/// The reserve grows by at least this fraction of its full size.
 const PARTS: u64 = 16;
 
 /// The file that holds the reserve.
@@ -110,7 +110,7 @@ impl Reserve {
         self.held_bytes.load(Ordering::Relaxed)
     }
 
-    /// So much may be reserved for entries, as they are charged, where there is no room.
+    /// The most that may be reserved for entries, as they are charged, where there is no room.
     pub(crate) fn promised_bytes(&self) -> u64 {
         FullDisk::promised_of(self.held_bytes())
     }

@@ -25,9 +25,9 @@ const GAP_POWER_MAX: u32 = 7;
 pub(super) enum BasePage {
     Zero,
     Known(Page),
-    /// It was not in memory, and was read for this.
+    /// The page was not in memory, and was read for this.
     FromDevice(Page),
-    /// It would have to be read from the device: the whole page goes to the journal.
+    /// The page would have to be read from the device: the whole page goes to the journal.
     Unknown,
 }
 
@@ -82,7 +82,7 @@ impl BaseReads {
 pub(super) struct Base<'a, L: Lower> {
     state: &'a ObjectState,
     pending: Option<Arc<PendingObject>>,
-    /// Of a new object: ranges that its stage file holds already.
+    /// Ranges that the stage file of a new object holds already; none for other objects.
     spilled: Option<RangeSet>,
     /// The object in the lower filesystem, as soon as a page of it is needed.
     lower: OnceCell<LowerBase<L>>,

@@ -32,10 +32,10 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct DirectRun {
     pub(crate) object: ObjectId,
     pub(crate) range: ByteRange,
-    /// Of the object, with this transaction.
+    /// Attributes of the object, with this transaction.
     attributes: Attributes,
     created: bool,
-    /// Of a file made by this transaction: with its attributes, this run is all of it.
+    /// This transaction makes the file, and with its attributes this run is all of it.
     is_everything: bool,
 }
 
@@ -50,7 +50,7 @@ struct WrittenFile<H> {
 enum Unsynced<H> {
     /// So few that each is synced.
     Files(Vec<WrittenFile<H>>),
-    /// So many that the whole filesystem is synced. None is kept open: there may be more than a
+    /// There are so many that the whole filesystem is synced. None is kept open: there may be more than a
     /// process may have open.
     All,
 }

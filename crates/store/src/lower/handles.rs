@@ -10,7 +10,7 @@ use mobifs_base::ObjectId;
 pub(crate) struct Handles<H> {
     open: HashMap<ObjectId, (u64, Arc<H>)>,
     clock: u64,
-    /// So many at most, but one in any case.
+    /// Most handles that are kept, but one in any case.
     count_max: usize,
 }
 

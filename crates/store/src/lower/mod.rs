@@ -45,7 +45,7 @@ pub struct LowerStat {
     pub allocated_bytes: u64,
     /// Number of links.
     pub nlink: u32,
-    /// It may not be changed (`chattr +i`, and `+a`: what is only appended is not how changes
+    /// The object may not be changed (`chattr +i`, and `+a`: what is only appended is not how changes
     /// are applied).
     pub immutable: bool,
     /// Last access.
@@ -128,7 +128,7 @@ pub trait Lower: Send + Sync {
     /// # Errors
     /// As `open(2)`; the same holds for all calls below with their system calls.
     fn root(&self) -> io::Result<Self::Handle>;
-    /// So many handles may be kept open for later, besides those in use.
+    /// How many handles may be kept open for later, besides those in use.
     fn handles_max(&self) -> usize;
     /// Whether the store may have an entry of this name in the root, which may have others that do
     /// not belong to it.

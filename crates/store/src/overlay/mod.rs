@@ -115,7 +115,7 @@ impl<L: Lower> Overlay<L> {
         self.state.read()
     }
 
-    /// The same, to be changed; the restart-state sink gets it before any other thread sees it.
+    /// The state, to be changed; the restart-state sink gets it before any other thread sees it.
     pub(crate) fn state_mut(&self) -> Change<'_> {
         self.state.write()
     }

@@ -60,9 +60,9 @@ pub(crate) struct PendingObject {
 /// How far the writing of a page ahead of an apply has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageAhead {
-    /// It may be in its place, or torn.
+    /// The page may be in its place, or torn.
     Begun,
-    /// It is in its place, durably.
+    /// The page is in its place, durably.
     Durable,
 }
 

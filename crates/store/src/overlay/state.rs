@@ -105,7 +105,7 @@ impl State {
         self.table.touch(id);
     }
 
-    /// It is not in use any more, so its spilled pages are dropped, too.
+    /// The object is not in use any more, so its spilled pages are dropped, too.
     pub(crate) fn unpin(&mut self, id: ObjectId) {
         self.pinned.remove(&id);
         self.take_spilled(id);

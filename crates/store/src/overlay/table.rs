@@ -19,9 +19,9 @@ pub(crate) struct Location {
     pub(crate) names: Vec<(ObjectId, Name)>,
     /// More than one was known at a time, or its links have been counted.
     had_several_names: bool,
-    /// It has a name in `limbo/`: its inode number.
+    /// The object has a name in `limbo/`: its inode number.
     pub(crate) in_limbo: bool,
-    /// It has a name in `stage/`: its id.
+    /// The object has a name in `stage/`: its id.
     pub(crate) in_stage: bool,
     /// Known objects that have a name in this directory.
     children: HashSet<ObjectId>,

@@ -65,7 +65,7 @@ struct Found<L: Lower> {
     report: RecoveryReport,
     /// The tags of the saved intent, if it was carried out.
     committed: Vec<u64>,
-    /// Of a copied store: what its journal does not record yet.
+    /// What the journal of a copied store does not record yet.
     located: Option<Located>,
     /// The journal has records that no mount writes.
     is_suspect: bool,

@@ -53,17 +53,17 @@ pub(crate) fn check_possible<L: Lower>(overlay: &Overlay<L>) -> Result<(), Store
 /// can wait.
 pub(crate) fn is_valid<L: Lower>(overlay: &Overlay<L>, capabilities: &Capabilities) -> bool {
     let state = overlay.state();
-    let detail = state
+    let reason = state
         .suspect_object(capabilities)
         .or_else(|| state.suspect_tree());
-    if let Some((id, detail)) = detail {
+    if let Some((id, reason)) = reason {
         tracing::warn!(
             %id,
-            detail,
+            reason,
             "no mount writes such a journal: the store applies it before it serves"
         );
     }
-    detail.is_none()
+    reason.is_none()
 }
 
 impl State {
@@ -120,7 +120,7 @@ impl State {
                 let is_another = object.created && object.bound != Some(location.inode);
                 is_another || (location.is_somewhere() && location.kind != attributes.kind)
             });
-            let detail = if object.created && id < ObjectId::FIRST_NEW {
+            let reason = if object.created && id < ObjectId::FIRST_NEW {
                 "it is new and has the number of an inode"
             } else if contradicts_table {
                 "its place is that of another object"
@@ -135,7 +135,7 @@ impl State {
             } else {
                 return None;
             };
-            Some((id, detail))
+            Some((id, reason))
         })
     }
 
@@ -168,14 +168,14 @@ impl State {
         }
         let pending = &self.pending;
         pending.dentries.iter().find_map(|((parent, _), child)| {
-            let detail = if pending.has_other_kind(*parent, FileKind::Directory) {
+            let reason = if pending.has_other_kind(*parent, FileKind::Directory) {
                 "it lost entries and is no directory"
             } else if child.is_some() && is_below_root.get(parent) != Some(&true) {
                 "it has entries and is not reachable from the root"
             } else {
                 return None;
             };
-            Some((*parent, detail))
+            Some((*parent, reason))
         })
     }
 

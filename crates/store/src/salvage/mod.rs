@@ -71,14 +71,14 @@ pub fn salvage<L: Lower>(
 /// What is found, and what is to be done.
 struct Plan {
     survey: Survey,
-    /// Of the store; none: a new one.
+    /// The store's id; none: a new one is made.
     uuid: Option<[u8; 16]>,
     must_write_identity: bool,
-    /// Of the old journal, where they are known: else 0.
+    /// The size of the old journal; 0 if it is not known.
     journal_bytes: u64,
     direct_bytes_max: u64,
     epoch: u64,
-    /// Of the new journal.
+    /// The transactions of the new journal.
     transactions: Vec<Vec<Record>>,
     rescued: Vec<Rescued>,
 }

@@ -18,7 +18,7 @@ use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower, found};
 const BLOCK: u64 = JOURNAL_BLOCK_BYTES as u64;
 /// After so many bytes the search for headers checks whether a hole follows.
 const LOOK_BYTES: u64 = 1 << 20;
-/// Of a transaction that is not whole no more than this is made out.
+/// The most that is read of a transaction that is not whole.
 const LEGIBLE_BYTES_MAX: u64 = 64 << 20;
 
 /// A journal, as far as it can be read.
@@ -26,7 +26,7 @@ const LEGIBLE_BYTES_MAX: u64 = 64 << 20;
 pub(super) struct Reading {
     /// What is damaged, in sentences.
     pub(super) damage: Vec<String>,
-    /// Of the store; none if neither the journal nor `.mobifs/id` says.
+    /// The store's id; none if neither the journal nor `.mobifs/id` says.
     pub(super) uuid: Option<[u8; 16]>,
     /// `.mobifs/id` does not say the same.
     pub(super) must_write_identity: bool,
@@ -34,7 +34,7 @@ pub(super) struct Reading {
     pub(super) journal_bytes: u64,
     /// Largest transaction that is written with one durable write; 0 if it is not known.
     pub(super) direct_bytes_max: u64,
-    /// Of the transactions.
+    /// The epoch of the transactions.
     pub(super) epoch: u64,
     /// The transactions are from another journal, of which this is a copy.
     pub(super) is_copied: bool,
@@ -321,7 +321,7 @@ impl Reading {
 /// Where the whole transactions end, and why, if that is known.
 struct End {
     at: u64,
-    /// Of the next transaction.
+    /// The sequence number of the next transaction.
     sequence: u64,
     reason: Option<String>,
 }

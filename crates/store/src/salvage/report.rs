@@ -67,11 +67,11 @@ pub struct LostFile {
 /// What lost transactions did to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LostChange {
-    /// It was made.
+    /// The file was made.
     Created,
     /// Its content or its attributes were changed.
     Changed,
-    /// It was deleted.
+    /// The file was deleted.
     Deleted,
 }
 

@@ -74,7 +74,7 @@ impl Tree {
         places.any(|(at, there)| (*at, there.as_slice()) == (parent, name))
     }
 
-    /// Of an object that the walk has kept.
+    /// The kind of an object that the walk has kept.
     pub(super) fn kind(&self, inode: u64) -> Option<FileKind> {
         self.kinds.get(&inode).copied()
     }

@@ -16,7 +16,7 @@ pub(super) const REFERENCE: u8 = 65;
 /// What a killed daemon had executed of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InFlightRequest {
-    /// It was executed; with the id of the object that it made or linked, or the number
+    /// The request was executed; with the id of the object that it made or linked, or the number
     /// of bytes that it wrote or copied, or 0.
     pub outcome: Option<u64>,
     /// References to objects that it took (lookups), or, negative, gave back.

@@ -31,7 +31,7 @@ pub(super) const SESSION_BYTES_MAX: usize = 2048;
 
 pub(super) const REQUESTS_AT: usize = 64 << 10;
 pub(super) const REQUEST_SLOTS: usize = 96;
-/// Of one slot: a page with words, then the buffer.
+/// The size of one slot: a page with words, then the buffer.
 pub(super) const REQUEST_STRIDE_BYTES: usize = (1 << 20) + (16 << 10);
 pub(super) const REQUEST_BUFFER_AT: usize = 4096;
 /// Room for the largest request that FUSE sends: 1 MiB of data and its headers.
@@ -50,7 +50,7 @@ pub(super) struct Layout {
     pub(super) request_slots: usize,
     /// A batch's entries, one word each.
     pub(super) batch_at: usize,
-    /// So many of them; a larger batch has a place of its own.
+    /// Most entries of a batch here; a larger batch has a place of its own.
     pub(super) batch_entries: usize,
     /// The rest is chunks, all of this size.
     pub(super) chunks_at: usize,
@@ -58,7 +58,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Of a mount's arena, which has no name and takes memory where it is written.
+    /// The layout of a mount's arena, which has no name and takes memory where it is written.
     pub(super) const MOUNT: Self = Self {
         request_slots: REQUEST_SLOTS,
         batch_at: 128 << 20,
@@ -67,7 +67,7 @@ impl Layout {
         chunk_bytes: 256 << 10,
     };
 
-    /// Of an arena in a file, as one database has it: it is as long as what is used, so nothing
+    /// The layout of an arena in a file, as one database has it: it is as long as what is used, so nothing
     /// lies far from the start, and each class of slots takes a chunk, so they are small.
     pub(super) const FILE: Self = Self {
         request_slots: 0,

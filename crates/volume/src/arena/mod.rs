@@ -58,7 +58,7 @@ pub enum ArenaError {
     /// The system refused.
     #[error("cannot make memory that outlives the daemon: {0}")]
     Memory(#[from] io::Error),
-    /// It is not an arena, or one of another version of this program.
+    /// The memory is not an arena, or one of another version of this program.
     #[error("the memory that was handed over is not an arena of this version of mobifs")]
     Foreign,
     /// No mount has ever run in it.

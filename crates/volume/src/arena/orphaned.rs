@@ -32,7 +32,7 @@ const LAYOUT: Layout = Layout::MOUNT;
 #[derive(Debug)]
 pub(crate) struct OrphanedArena {
     region: Arc<Region>,
-    /// Of each record that is whole, where its parts are.
+    /// Where the parts of each whole record are.
     records: BTreeMap<RawKey, Vec<usize>>,
     /// What could not be read so far.
     unreadable: Vec<String>,

@@ -300,7 +300,7 @@ impl Region {
         }
     }
 
-    /// The same for a range after all that were reserved before.
+    /// Reserves memory for a range after all that were reserved before.
     pub(super) fn reserve_next(&self, offset: usize, length: usize) -> io::Result<()> {
         let end = offset + length;
         let place = match &self.memory {

@@ -46,7 +46,7 @@ impl RequestSlot {
         unsafe { self.region.bytes_mut(offset, REQUEST_BUFFER_BYTES) }
     }
 
-    /// The same memory, to read the request.
+    /// The memory of the slot, to read the request.
     pub fn bytes(&self) -> &[u8] {
         let offset = self.offset() + REQUEST_BUFFER_AT;
         // SAFETY: a slot is handed out once at a time, and `buffer` borrows `self` mutably, so

@@ -70,7 +70,7 @@ impl Kind {
         format!("{number} is too large: at most {}{days}", self.max())
     }
 
-    /// The same of a number as TOML writes it, which no type may hold.
+    /// Checks a number as TOML writes it, which no type may hold.
     fn check_digits(self, number: &DeInteger<'_>) -> Result<(), String> {
         if number.as_str().starts_with('-') {
             return Err(format!("must not be negative, as {} is", number.as_str()));

@@ -81,7 +81,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// The same of a configuration that was made of parameters, each of the whole mount or of the
+    /// The error of a configuration that was made of parameters, each of the whole mount or of the
     /// table `defaults`: there is no file, so no line and no table is named.
     #[must_use]
     pub fn of_parameters(mut self) -> Self {

@@ -48,7 +48,7 @@ impl SettingError {
 }
 
 impl PolicySettings {
-    /// The same, checked.
+    /// The change that the settings make, checked.
     ///
     /// # Errors
     /// [`SettingError`] for a value that makes no sense by itself.

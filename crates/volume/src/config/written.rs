@@ -47,11 +47,11 @@ const MOUNT_KEYS: [Key; 24] = [
 /// Every key that a configuration can have.
 #[derive(Clone, Debug)]
 pub struct ConfigKeys {
-    /// Of the whole mount.
+    /// Keys of the whole mount.
     pub mount: Vec<&'static str>,
-    /// Of `[defaults]` and `[[app]]`.
+    /// Keys of `[defaults]` and `[[app]]`.
     pub app: Vec<&'static str>,
-    /// Of `[history]`.
+    /// Keys of `[history]`.
     pub history: Vec<&'static str>,
 }
 

@@ -34,7 +34,7 @@ pub struct StoreLock {
     file: Option<File>,
     /// `.mobifs` was made for this lock.
     made_directory: bool,
-    /// It is shared with other readers. Nothing is written into it.
+    /// The lock is shared with other readers. Nothing is written into it.
     is_shared: bool,
     /// A supervisor has the descriptor, to hold the lock when this process is killed.
     is_handed_over: AtomicBool,

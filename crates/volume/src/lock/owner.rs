@@ -18,7 +18,7 @@ const FINISHING: &str = "finishing";
 /// What the owner of a lock is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerState {
-    /// It serves this mount.
+    /// The process serves this mount.
     Serving(ServedMount),
     /// Its mount has ended; it brings what was changed to the store, and ends.
     Finishing,

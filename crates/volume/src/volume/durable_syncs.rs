@@ -13,12 +13,12 @@ use super::Shared;
 
 /// None has come for so long: the program does something else.
 const PAUSE: Duration = Duration::from_millis(2);
-/// So many pauses the checkpointer waits at most at a time.
+/// How many pauses the checkpointer waits at most at a time.
 const PAUSES_MAX: u32 = 10;
 /// The checkpointer commits so much before it gives way again: small transactions keep an `fsync`
 /// waiting for a moment only, and there may be thousands of them that reach their age.
 const BYTES_BETWEEN: u64 = 128 << 10;
-/// It gives way as long as no more than this part of the memory from which on it commits early is
+/// The checkpointer gives way as long as no more than this part of the memory from which on it commits early is
 /// in use, so what waits meanwhile is little.
 const MEMORY_SHARE: u64 = 4;
 

@@ -59,7 +59,7 @@ struct Waiting {
 #[derive(Clone, Copy, Debug)]
 struct LastApply {
     at: MonotonicNs,
-    /// So many in a row, with this one, have freed nothing.
+    /// How many applies in a row, with this one, have freed nothing.
     fruitless: u32,
 }
 

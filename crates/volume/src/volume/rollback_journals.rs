@@ -62,9 +62,9 @@ const SUFFIX: &[u8] = b"-journal";
 const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 /// Begins each database.
 const DATABASE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
-/// Of a journal's header, what is looked at.
+/// How much of a journal's header is looked at.
 const HEADER_BYTES: usize = 28;
-/// Of a database's header, what is looked at.
+/// How much of a database's header is looked at.
 const DATABASE_HEADER_BYTES: usize = 18;
 /// Journals under way at a time: far more than a machine has databases being written.
 const JOURNALS_MAX: usize = 1024;
@@ -79,7 +79,7 @@ pub const WRITER_LOCK_AT: u64 = 0x4000_0001;
 enum Header {
     /// The transaction has begun, and is not rolled back for this journal.
     Prepared,
-    /// It is rolled back for this journal.
+    /// The database is rolled back for this journal.
     Valid,
     /// There is no transaction, or this is none of SQLite's journals.
     Other,

@@ -67,7 +67,7 @@ pub(super) enum PresetArgument {
     Region,
 }
 
-/// Of S2 Fig. 17. Its default comes first: ratios are to it.
+/// The sizes of S2 Fig. 17. Its default comes first: ratios are to it.
 const REGION_MIB: [u32; 7] = [256, 16, 32, 64, 128, 512, 1024];
 const BLOCKS_FILE_BYTES: u64 = 4 << 30;
 

@@ -54,7 +54,7 @@ struct Files {
 }
 
 impl Files {
-    /// Of the trace that was asked for at the mount, or of its log.
+    /// The paths of the trace that was asked for at the mount, or of its log.
     fn of(named: &Path) -> Self {
         let bytes = named.as_os_str().as_bytes();
         let trace = bytes.strip_suffix(LOG_ENDING).unwrap_or(bytes);

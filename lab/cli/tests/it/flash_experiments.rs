@@ -25,7 +25,7 @@ fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Of the root, and of other mounts, it said "No such file or directory".
+/// The refusal of the root, and of other mounts, was "No such file or directory".
 #[test]
 fn what_lies_on_no_served_device_is_refused_in_one_sentence() {
     let directory = tempfile::tempdir().unwrap();

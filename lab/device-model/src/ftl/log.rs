@@ -178,9 +178,9 @@ impl Ftl {
         }
     }
 
-    /// The same for entries that name slots: making room in the table or among the blocks may have
-    /// given content a new slot whose program has not ended, and the log must not name one that is
-    /// not in the cells.
+    /// As [`Self::append_to_log`] for entries that name slots, which are in the cells before:
+    /// making room in the table or among the blocks may have given content a new slot whose program
+    /// has not ended, and the log must not name one that is not in the cells.
     fn log_what_is_programmed(&mut self, entries: u32, now: Ns) -> Ns {
         self.make_room(now);
         let programmed_at = self.in_flight.iter().map(|op| op.done).fold(now, Ns::max);

@@ -22,7 +22,7 @@ pub enum ImageError {
     /// There is no image and no size to make one of.
     #[error("{} does not exist; give --size to make it", .0.display())]
     Missing(PathBuf),
-    /// It is no file.
+    /// The image is no file.
     #[error("{} is not a file; an image must be one", .0.display())]
     NotAFile(PathBuf),
     /// Another process serves it.
@@ -31,7 +31,7 @@ pub enum ImageError {
     /// The size asked for is not of whole pages.
     #[error("a device cannot have {0} bytes; --size must be a multiple of {PAGE_BYTES}")]
     OddSizeAsked(u64),
-    /// It is not of whole pages.
+    /// The image is not of whole pages.
     #[error(
         "the image {} has {bytes} bytes, which is not a number of pages of {PAGE_BYTES} bytes; lengthen it, \
          for example with `truncate -s %4096`",
@@ -43,7 +43,7 @@ pub enum ImageError {
         /// Its size.
         bytes: u64,
     },
-    /// It has another size than was asked for.
+    /// The image has another size than was asked for.
     #[error(
         "the image {} has {found} bytes and not {asked}; leave --size out, or make the image \
          that long",
@@ -72,7 +72,7 @@ pub enum ImageError {
         /// The device's.
         expected: u64,
     },
-    /// It belongs to a device of another configuration.
+    /// The image belongs to a device of another configuration.
     #[error(
         "the image {} belongs to another device ({device}); leave --preset and --config out to \
          go on with that one, or remove {} to take the content over into a new device",

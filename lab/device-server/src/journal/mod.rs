@@ -34,7 +34,7 @@ pub enum JournalError {
         .0.display()
     )]
     Exists(PathBuf),
-    /// It is no journal.
+    /// The file is no journal.
     #[error("{} is not a journal of a flash device", .0.display())]
     NotAJournal(PathBuf),
     /// A newer version wrote it.

@@ -38,16 +38,16 @@ const ZEROS_BYTES: usize = 1 << 20;
 /// Why the power could not be switched.
 #[derive(Debug, Error)]
 pub enum PowerError {
-    /// It is off already.
+    /// The device is off already.
     #[error("the device has no power already; `mobifs flash power-on` gives it back")]
     AlreadyOff,
-    /// It is on already.
+    /// The device is on already.
     #[error("the device has power already")]
     AlreadyOn,
     /// The image failed.
     #[error("the image file failed; see the log of the server")]
     Medium,
-    /// It is on, but cannot be reached.
+    /// The device is on, but cannot be reached.
     #[error("the device has power, but no loop device could be set up: {0}")]
     Loop(std::io::Error),
 }

@@ -30,7 +30,7 @@ pub struct Calibration {
     pub sequential_read_mb_per_s: f64,
     /// 512 KiB writes in sequence to a device at rest, flushed at the end.
     pub sequential_write_mb_per_s: f64,
-    /// The same when an SLC cache is full.
+    /// 512 KiB writes in sequence when an SLC cache is full.
     pub sustained_write_mb_per_s: f64,
     /// Read at a random place.
     pub random_read_us: f64,

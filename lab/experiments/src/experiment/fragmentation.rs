@@ -73,7 +73,7 @@ pub struct Point {
     pub commands: u64,
     /// Time to read it, one command at a time.
     pub time_ms: f64,
-    /// The same with as many commands under way as the device takes.
+    /// Time to read it, with as many commands under way as the device takes.
     pub queued_time_ms: f64,
 }
 
@@ -90,7 +90,7 @@ pub struct Fragmentation {
     pub line: Line,
     /// Slowdown of the smallest pieces against the whole file.
     pub ratio: f64,
-    /// The same with command queueing.
+    /// That slowdown with command queueing.
     pub queued_ratio: f64,
 }
 

@@ -94,11 +94,11 @@ pub struct Cell {
 /// A comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// Of the document.
+    /// The version of the document's format.
     pub schema: u32,
     /// On what.
     pub device: String,
-    /// Of Linux.
+    /// The version of Linux.
     pub kernel: String,
     /// What ran beside SQLite.
     pub background: Option<String>,

@@ -21,7 +21,7 @@ struct Measurement {
     statement: Statement,
     measured: Measured,
     device: DeviceCounts,
-    /// Of a real disk: counted by the filesystem.
+    /// Commits on a real disk, counted by the filesystem.
     commits: Option<u64>,
     window: Window,
 }

@@ -53,7 +53,7 @@ pub(crate) struct Tag {
     pub(crate) place: u64,
     /// The block began with the journal's magic, which is zero in the log.
     pub(crate) is_escaped: bool,
-    /// Of the block in the log; 16 bits with version 2.
+    /// The checksum of the block in the log; 16 bits with version 2.
     checksum: u32,
 }
 

@@ -38,7 +38,7 @@ pub enum ChecksumVersion {
 /// What a journal's format has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Features {
-    /// Of blocks.
+    /// The version of the checksums of blocks.
     pub checksum: ChecksumVersion,
     /// Blocks beyond 2³² of the filesystem.
     pub bits_64: bool,
@@ -69,7 +69,7 @@ pub struct Superblock {
     pub start: u32,
     /// What the format has.
     pub features: Features,
-    /// Of the checksums.
+    /// The seed of the checksums.
     pub(crate) seed: u32,
 }
 

@@ -13,7 +13,7 @@ use crate::bytes::ReadAt;
 enum Origin {
     /// From this byte of a command on.
     Command(Command, u64),
-    /// It was given up.
+    /// The range was discarded.
     Zeros,
 }
 

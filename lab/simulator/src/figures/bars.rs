@@ -4,7 +4,7 @@ use mobifs_charts::{Bars, Frame, Legend, PlotError, draw_bars, names_height, pic
 
 use super::Figure;
 
-/// Of the bars; their names come below.
+/// The height of the bars; their names come below.
 const HEIGHT: u32 = 360;
 
 /// A figure that is not drawn yet.
@@ -15,7 +15,7 @@ pub(super) struct BarFigure<'f> {
     /// What the groups are.
     pub(super) category: &'f str,
     pub(super) y_label: &'static str,
-    /// Of the values in the data.
+    /// Decimals of the values in the data.
     pub(super) decimals: usize,
     pub(super) width: u32,
     pub(super) bars: Bars,

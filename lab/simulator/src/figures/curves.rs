@@ -36,7 +36,7 @@ fn overall_percent(point: &CurvePoint) -> f64 {
     percent(point.overwritten_pages, point.written_pages)
 }
 
-/// So many of the points, evenly.
+/// `count` of the points, evenly.
 fn sampled<T: Copy>(points: &[T], count: usize) -> Vec<T> {
     let step = points.len().div_ceil(count).max(1);
     points.iter().step_by(step).copied().collect()

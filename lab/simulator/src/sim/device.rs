@@ -43,7 +43,7 @@ const APPLY_IDLE_NS: u64 = 30_000_000_000;
 pub enum FlushShape {
     /// Pages in place, then a transaction of the journal between two cache flushes.
     Journal,
-    /// The same without cache flushes (`nobarrier`).
+    /// Pages in place, then a transaction of the journal, without cache flushes (`nobarrier`).
     JournalWithoutBarrier,
     /// Pages in a transaction of the journal, between two cache flushes (`data=journal`). They go to
     /// their place [later](Storage::write_back).

@@ -38,7 +38,7 @@ pub(super) struct Taken {
     pub(super) pages: Vec<(ObjectNumber, u64)>,
     /// Changed names and attributes.
     pub(super) entries: u64,
-    /// Of which apps there was content.
+    /// The apps of which there was content.
     pub(super) apps: BTreeSet<AppNumber>,
 }
 

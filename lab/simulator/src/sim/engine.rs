@@ -27,7 +27,7 @@ static CONTENT: [u8; WRITE_BYTES_MAX as usize] = [0x4d; WRITE_BYTES_MAX as usize
 /// The engine, driven by a stream.
 pub struct EngineRun<'s> {
     stream: &'s Stream,
-    /// Of all apps, as long as the battery is not low.
+    /// The policy of all apps, as long as the battery is not low.
     policy: AppPolicy,
     engine: Engine,
     store: MemoryStore,

@@ -23,11 +23,11 @@ pub struct Profile {
     pub name: &'static str,
     /// Median of short intervals, in seconds, and spread of the logarithm.
     short: (f64, f64),
-    /// Of long ones.
+    /// Median and spread of long intervals.
     long: (f64, f64),
-    /// Of a hundred intervals after a short one, so many are long.
+    /// How many of a hundred intervals after a short one are long.
     to_long_percent: u64,
-    /// Of a hundred intervals after a long one, so many are long, too.
+    /// How many of a hundred intervals after a long one are long, too.
     stays_long_percent: u64,
 }
 

@@ -46,7 +46,7 @@ impl Risk {
 pub struct CurvePoint {
     /// Pages of content written.
     pub written_pages: u64,
-    /// Of these, written again or dropped before they were flushed.
+    /// Written pages that were written again or dropped before they were flushed.
     pub overwritten_pages: u64,
     /// Flushes so far.
     pub flushes: usize,
@@ -94,7 +94,7 @@ impl EfficiencyCurve {
 pub struct AppOutcome {
     /// Pages of content that were written: the data staleness of S0 §3, summed up.
     pub written_pages: u64,
-    /// Of these, those that were written again or dropped before they were flushed.
+    /// Written pages that were written again or dropped before they were flushed.
     pub overwritten_pages: u64,
     /// Pages of content that were flushed.
     pub flushed_pages: u64,

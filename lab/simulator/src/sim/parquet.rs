@@ -23,7 +23,7 @@ struct Row<'r> {
 enum Content {
     Text(fn(&Row<'_>) -> String),
     Count(fn(&Row<'_>) -> u64),
-    /// Of a quantity; NaN where there is none.
+    /// The value of a quantity; NaN where there is none.
     Number(fn(&Row<'_>) -> f64),
 }
 

@@ -159,13 +159,13 @@ pub struct AppReport {
     pub name: String,
     /// Pages of content written.
     pub written_pages: u64,
-    /// Of these, written again or dropped before they were flushed.
+    /// Written pages that were written again or dropped before they were flushed.
     pub overwritten_pages: u64,
     /// Overwritten of written: e of S0 §3.
     pub efficiency: f64,
     /// Pages of content that were flushed, in bytes.
     pub flushed_bytes: u64,
-    /// The same by time, in KB (1,000 bytes) a second, as S0 Fig. 13 has it.
+    /// Flushed bytes by time, in KB (1,000 bytes) a second, as S0 Fig. 13 has it.
     pub flushed_kb_per_second: f64,
     /// By what part that is less than ext4's.
     pub flush_reduction_vs_ext4: f64,
@@ -204,7 +204,7 @@ impl AppReport {
 }
 
 impl ContenderReport {
-    /// Of a run, compared with ext4's.
+    /// The report of a run, compared with ext4's.
     pub fn new(
         name: &str,
         stream: &Stream,
@@ -237,7 +237,7 @@ impl ContenderReport {
 }
 
 impl Report {
-    /// Of several traces, all under the same contenders: the policy first, ext4 somewhere.
+    /// The report of several traces, all under the same contenders: the policy first, ext4 somewhere.
     pub fn new(device: &str, traces: Vec<TraceReport>, ext4: &str) -> Self {
         let flushed = |trace: &TraceReport, name: Option<&str>| {
             let mut contenders = trace.contenders.iter();

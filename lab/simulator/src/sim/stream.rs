@@ -65,7 +65,7 @@ pub enum Action {
         object: ObjectNumber,
         /// The name.
         name: NameNumber,
-        /// It was the last one.
+        /// The name was the object's last one.
         is_last: bool,
         /// A program goes on using the object; [`Action::Release`] ends that.
         is_open: bool,
@@ -232,7 +232,7 @@ pub struct Step {
 pub struct ObjectFacts {
     /// The app that mentioned it first.
     pub app: AppNumber,
-    /// It is a directory.
+    /// The object is a directory.
     pub is_directory: bool,
 }
 
@@ -281,7 +281,7 @@ impl Stream {
         reader.stream
     }
 
-    /// The same with an operation of the user at each burst of requests, as a mount sees them
+    /// This stream with an operation of the user at each burst of requests, as a mount sees them
     /// with `user_events = "bursts"`.
     #[must_use]
     pub fn with_bursts(&self) -> Self {
@@ -300,7 +300,7 @@ impl Stream {
         stream
     }
 
-    /// The same without a user: what is closed is committed at once, as where S0 looks at
+    /// This stream without a user: what is closed is committed at once, as where S0 looks at
     /// transactions alone (§7.3).
     #[must_use]
     pub fn without_user(&self) -> Self {

@@ -24,7 +24,7 @@ pub struct PredictionReport {
     pub predictions: u64,
     /// User operations inside them.
     pub conflicts: u64,
-    /// The same for each prediction.
+    /// User operations inside an interval, on average.
     pub conflicts_per_prediction: f64,
     /// Mean length, in seconds.
     pub length_mean_seconds: f64,

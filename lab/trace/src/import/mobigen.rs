@@ -270,7 +270,7 @@ struct Life {
     writes: u64,
     /// Which of the files that were made or emptied under this number it is; 0 for none.
     fresh: u64,
-    /// It was never opened in the trace, or its tool made the opening up.
+    /// The file was never opened in the trace, or its tool made the opening up.
     is_guessed: bool,
     /// Where the next read or write without an offset goes.
     position: u64,

@@ -230,7 +230,7 @@ impl EventKind {
         }
     }
 
-    /// The same event with other indices for its names.
+    /// This event with other indices for its names.
     #[must_use]
     pub fn with_paths(mut self, mut change: impl FnMut(PathIndex) -> PathIndex) -> Self {
         match &mut self {
@@ -311,15 +311,15 @@ impl OpenFlags {
     pub const APPEND: Self = Self(1 << 2);
     /// Its size was set to zero.
     pub const TRUNCATE: Self = Self(1 << 3);
-    /// It was to be made if it was not there.
+    /// The file was to be made if it was not there.
     pub const CREATE: Self = Self(1 << 4);
-    /// It was to be refused if it was there.
+    /// The call was to be refused if the file was there.
     pub const EXCLUSIVE: Self = Self(1 << 5);
     /// Each write is durable when it returns (`O_SYNC`, `O_DSYNC`).
     pub const SYNCHRONOUS: Self = Self(1 << 6);
     /// Past the kernel's page cache (`O_DIRECT`).
     pub const DIRECT: Self = Self(1 << 7);
-    /// It had to be a directory.
+    /// The object had to be a directory.
     pub const DIRECTORY: Self = Self(1 << 8);
 
     /// Every flag with the word that stands for it in the storage.

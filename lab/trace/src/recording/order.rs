@@ -50,7 +50,7 @@ pub(super) fn survey<R: Read>(frames: &mut Frames<R>) -> Result<Survey, LogError
 /// What the log has besides observations.
 pub(super) trait Sink {
     fn observation(&mut self, observation: &Observation<'_>) -> Result<(), ConvertError>;
-    /// So many are missing.
+    /// Records that `count` events are missing.
     fn lost(&mut self, count: u64);
     /// Something is missing; how much is unknown.
     fn gap(&mut self, note: &str);

@@ -51,7 +51,7 @@ pub fn read_log(log: &Path) -> Result<(Trace, ImportReport), ConvertError> {
     read_surveyed(&mut Frames::open(log)?, &survey)
 }
 
-/// The same from bytes.
+/// Reads the bytes of a log as a trace.
 ///
 /// # Errors
 /// They are no log.

@@ -17,7 +17,7 @@ const PATH_BYTES_MAX: usize = 4095;
 pub(super) enum NoPath {
     /// Its name, or that of a directory above it, was not observed.
     Unknown,
-    /// It is longer than any path can be.
+    /// The path is longer than any path can be.
     TooLong,
 }
 

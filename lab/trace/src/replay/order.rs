@@ -17,9 +17,9 @@ struct Progress {
 /// The order of a trace's events.
 #[derive(Debug)]
 pub(super) struct Order {
-    /// Of each event: its place in the order of ends.
+    /// The place of each event in the order of ends.
     place: Vec<usize>,
-    /// Of each event: how many events had ended when it began.
+    /// How many events had ended when each event began.
     needed: Vec<usize>,
     progress: Mutex<Progress>,
     changed: Condvar,

@@ -47,7 +47,7 @@ pub struct ReplayReport {
     pub elapsed_ns: u64,
     /// How long the trace is.
     pub recorded_ns: u64,
-    /// Of events that had to wait for their time: how late the latest began.
+    /// How late the latest event began, of those that had to wait for their time.
     pub late_max_ns: u64,
     /// Latencies by operation.
     pub latencies: Vec<Latency>,

@@ -41,9 +41,9 @@ const CONTENT_BYTES_FIELD: i64 = 3;
 
 /// Why a header is refused.
 enum Refused {
-    /// It goes on after what there is of it.
+    /// The header goes on after what there is of it.
     CutShort,
-    /// It has what no header of a page has.
+    /// The header has what no header of a page has.
     Foreign(&'static str),
 }
 

@@ -24,7 +24,8 @@ pub struct EngineWrite {
     /// A page that the transaction does not have yet, in nanoseconds, in an engine that
     /// has committed as much before.
     pub append_ns: u64,
-    /// The same in a fresh process, whose memory the kernel must provide page by page.
+    /// A page that the transaction does not have yet, in a fresh process, whose memory the kernel
+    /// must provide page by page.
     pub first_append_ns: u64,
     /// A page that it has, in nanoseconds.
     pub overwrite_ns: u64,

@@ -16,7 +16,7 @@ pub enum Job {
     Trees,
     /// Blocks of 4 KiB are written into a file of this size, over and over: data.
     Blocks {
-        /// Of the file.
+        /// The size of the file.
         file_bytes: u64,
     },
 }

@@ -92,7 +92,7 @@ pub struct Tally {
     pub superblocks_torn: u64,
     /// The oldest step that was missing after a cut had returned so long before it.
     pub lost_max: Duration,
-    /// The same, without `age_max_ms`.
+    /// That age, without `age_max_ms`.
     pub beyond_age_max: Duration,
     /// How widely the moment of a cut was known, on average over the cuts that lost something.
     width: Duration,

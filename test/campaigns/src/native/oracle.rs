@@ -93,7 +93,7 @@ struct Bound {
     step: u64,
 }
 
-/// Of one cut.
+/// The verdict on one cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
     /// Steps that are there, of all writers.

@@ -24,7 +24,7 @@ use crate::trouble::{OnPath as _, Trouble};
 
 /// How long to wait between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Of a nearly full filesystem so much is left when the writers have begun.
+/// The room that is left of a nearly full filesystem when the writers have begun.
 const ROOM_BYTES: u64 = 5 << 20;
 /// What takes the rest.
 pub(super) const BALLAST: &str = "ballast";

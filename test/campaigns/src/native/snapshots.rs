@@ -18,7 +18,7 @@ const DIRECTORY: &str = ".mobifs-history";
 const INEXACT: &str = "-inexact";
 /// The name of one that is being taken.
 const NEW: &str = "new";
-/// So many are compared after each cut.
+/// Most snapshots that are compared after each cut.
 const COMPARED_MAX: usize = 3;
 
 /// What was found.

@@ -5,7 +5,7 @@ use mobifs_store::fuzzing::{forge_calibration, recode_calibration};
 use crate::{Target, Verdict};
 
 const UUID: [u8; 16] = [7; 16];
-/// Of the length of the body, and of the checksum: an input without valid ones would not get past
+/// Where the length of the body and the checksum are: an input without valid ones would not get past
 /// them.
 const LENGTH: std::ops::Range<usize> = 28..32;
 const CRC: std::ops::Range<usize> = 32..36;

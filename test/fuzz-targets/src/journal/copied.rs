@@ -60,7 +60,7 @@ fn run(input: &[u8]) -> Verdict {
         Ok(opened) => opened,
         // The power is cut between two commits here: no apply was under way.
         Err(_) if plan.is_forged => return Verdict::Refused,
-        Err(error) => panic!("an honest copy is refused: {error}"),
+        Err(error) => panic!("a copy of a store that MobiFS wrote is refused: {error}"),
     };
     assert_eq!(report.copied, report.transactions > 0);
     let store = Arc::new(store);

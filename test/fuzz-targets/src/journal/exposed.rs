@@ -18,7 +18,7 @@ pub(super) type Transactions = Vec<(u64, Vec<Record>)>;
 #[derive(Default)]
 pub(super) struct Exposed(BTreeMap<u64, Content>);
 
-/// Of one file.
+/// The content of one file.
 #[derive(Clone, Default)]
 struct Content {
     ranges: RangeSet,
@@ -27,7 +27,7 @@ struct Content {
 }
 
 impl Exposed {
-    /// Of these transactions only so many are left.
+    /// What is exposed where only `left` of these transactions are left.
     pub(super) fn where_lost(transactions: &Transactions, left: u64) -> Self {
         let records = || transactions.iter().flat_map(|(_, records)| records);
         let inodes: BTreeMap<ObjectId, u64> = records().filter_map(known).collect();

@@ -5,7 +5,7 @@ use mobifs_store::fuzzing::{forge_preallocated, recode_preallocated};
 use crate::{Target, Verdict};
 
 const UUID: [u8; 16] = [7; 16];
-/// Of the checksum: an input without a valid one would not get past it.
+/// Where the checksum is: an input without a valid one would not get past it.
 const CRC: std::ops::Range<usize> = 44..48;
 
 /// Bytes as a list, as they are and with the checksum that they should have.

@@ -32,7 +32,7 @@ pub const JOURNAL_SALVAGE: Target = Target {
 struct Circumstances {
     /// After how many changes of the filesystem an apply ends; none: there is none.
     apply_cut_after: Option<u64>,
-    /// The same of the first salvage.
+    /// After how many calls the first salvage is cut.
     salvage_cut_after: Option<u64>,
     /// `.mobifs/id` is damaged, or missing.
     identity: Option<bool>,

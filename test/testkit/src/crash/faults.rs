@@ -23,7 +23,7 @@ pub(super) enum Call {
     Sync,
     /// Writes the journal, or makes it durable; its blocks are there already.
     Journal,
-    /// The same for the second half of a durable write, or a flush.
+    /// Does the second half of a durable write of the journal, or flushes it.
     JournalSync,
 }
 

@@ -120,7 +120,7 @@ struct Filesystem {
     open: HashMap<InodeKey, Arc<()>>,
     /// Every handle has one.
     handles: Arc<()>,
-    /// So many handles may be open.
+    /// How many handles may be open.
     handles_max: usize,
     /// Inodes without a link that may still be open.
     unlinked: Vec<InodeKey>,

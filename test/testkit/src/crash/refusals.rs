@@ -36,7 +36,7 @@ pub struct Refusals {
 /// immutable file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedCalls {
-    /// So many of a thousand pairs of an object and a kind of call.
+    /// How many of a thousand pairs of an object and a kind of call are refused.
     pub permille: u64,
     /// Which these are, and with which error.
     pub seed: u64,
@@ -119,7 +119,7 @@ impl Filesystem {
         calls.check(action, inode.number)
     }
 
-    /// The same of a rename; within its own directory the store can move everything.
+    /// Checks a rename; within its own directory the store can move everything.
     pub(super) fn check_rename(
         &self,
         object: InodeKey,
@@ -134,7 +134,7 @@ impl Filesystem {
         }
     }
 
-    /// The same of making an object in `stage/`. Regular files can always be made.
+    /// Checks making an object in `stage/`. Regular files can always be made.
     pub(super) fn check_create(&self, name: &[u8], what: &Create<'_>) -> io::Result<()> {
         let object = std::str::from_utf8(name)
             .ok()

@@ -115,7 +115,7 @@ pub(super) fn check_image(
 }
 
 impl Image {
-    /// The same once more.
+    /// A copy of the image.
     fn copy(&self) -> CrashLower {
         if self.has_power {
             self.lower.kill_image()

@@ -88,7 +88,7 @@ statistics! {
         pub histories: u64,
         /// Runs of them in which a planned fault fired.
         pub fault_points: u64,
-        /// Of them: with a fault that lasted for more than one call.
+        /// Those with a fault that lasted for more than one call.
         pub lasting: u64,
         /// Calls that failed.
         pub failed_calls: u64,

@@ -50,7 +50,7 @@ pub(super) fn mount(
     start(store, setting, clock, None)
 }
 
-/// The same for a daemon that may be killed.
+/// Mounts with a daemon that may be killed.
 fn mount_to_be_killed(
     lower: &CrashLower,
     setting: &Setting,

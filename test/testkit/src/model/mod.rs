@@ -58,7 +58,7 @@ impl Model {
         }
     }
 
-    /// The same with another limit on the size of a file.
+    /// This model with another limit on the size of a file.
     #[must_use]
     pub const fn with_file_bytes_max(mut self, file_bytes_max: u64) -> Self {
         self.file_bytes_max = file_bytes_max;

@@ -12,7 +12,7 @@ use crate::tree::{Compare, Tree};
 
 /// The kernel cuts a write that does not start on a page at the next page.
 const PAGE_BYTES: u64 = 4096;
-/// It passes at most so much in one request.
+/// The kernel passes at most so much in one request.
 const REQUEST_BYTES_MAX: u64 = 1 << 20;
 
 /// Where a write with `O_DIRECT` that is submitted page by page is cut.

@@ -58,7 +58,7 @@ pub fn generate(profile: &Profile, seed: u64) -> Vec<Event> {
     generate_on(profile, State::default(), seed)
 }
 
-/// The same for a filesystem that holds something already.
+/// Generates events for a filesystem that holds something already.
 pub fn generate_on(profile: &Profile, state: State, seed: u64) -> Vec<Event> {
     let mut generator = Generator {
         random: Random::new(seed),

@@ -223,7 +223,7 @@ impl Operation {
 pub enum Answer {
     /// Nothing but success.
     Done,
-    /// So many bytes were written or copied.
+    /// The number of bytes that were written or copied.
     Count(u64),
     /// These bytes were read.
     Data(Vec<u8>),

@@ -86,7 +86,7 @@ impl VolumeTarget {
         }
     }
 
-    /// The same with a kernel that caches names, and does not look them up again.
+    /// This target with a kernel that caches names, and does not look them up again.
     #[must_use]
     pub fn remembering_names(self) -> Self {
         Self {
@@ -667,7 +667,7 @@ impl Target for VolumeTarget {
         Ok(tree)
     }
 
-    /// Of several reasons to refuse a rename the kernel names one, before any
+    /// The kernel names one of several reasons to refuse a rename, before any
     /// filesystem is asked; which one a volume would name is never seen.
     fn is_equivalent(&self, operation: &Operation, expected: Errno, found: Errno) -> bool {
         const REFUSED: [Errno; 6] = [

@@ -17,7 +17,7 @@ use mobifs_testkit::crash::{Calls, CrashLower, Fate, Fault, Harm};
 use mobifs_testkit::entries::{plain_file, root_entry};
 use mobifs_volume::{Caller, Config, NodeSpec, SetIdBits, Volume, VolumeOptions, WriteAt};
 
-/// So many writes of each kind and size, of sizes from 4 KiB to 32 KiB, which this journal has room
+/// How many writes of each kind and size, of sizes from 4 KiB to 32 KiB, which this journal has room
 /// for: every second one is followed by a flush.
 const FLUSHES: u64 = 4 * 7;
 const MEASURED: JournalOptions = JournalOptions {

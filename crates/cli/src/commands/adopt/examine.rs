@@ -31,8 +31,8 @@ pub(super) fn examine(place: &Place, notes: &Notes) -> Result<(), Failure> {
     Ok(())
 }
 
-/// It is no mount point, and has none in it: renaming it would take them along, and a store does not show
-/// them.
+/// Checks that the directory is no mount point, and has none in it: renaming it would take them
+/// along, and a store does not show them.
 pub(super) fn without_mounts(place: &Place) -> Result<(), Failure> {
     let directory = place.directory();
     let table = mounts().map_err(cannot("look for mounts in", directory))?;
@@ -142,7 +142,7 @@ fn changeable(place: &Place) -> Result<(), Failure> {
     Ok(())
 }
 
-/// It can be the store of a mount, and is none yet.
+/// Checks that the directory can be the store of a mount, and is none yet.
 fn suitable(place: &Place) -> Result<(), Failure> {
     let directory = place.directory();
     let shown = directory.display();

@@ -20,7 +20,7 @@ enum State {
     NotMounted,
     /// Programs find their files, in an ordinary directory.
     Ahead,
-    /// It goes back.
+    /// The directory goes back.
     Returning,
 }
 

@@ -296,7 +296,7 @@ fn carry_out(
     Ok(())
 }
 
-/// It has failed: everything is made as it was.
+/// Makes everything as it was after an adoption has failed; the failure says so.
 fn undone(place: &Place, note: Note, notes: &Notes, failure: Failure) -> Failure {
     let shown = place.directory().display();
     match undo_adoption(place, note, notes) {

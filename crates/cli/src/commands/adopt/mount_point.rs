@@ -21,7 +21,7 @@ use crate::commands::tell;
 const REMOVED: &str = ".mobifs-removed";
 /// Where files go whose names are taken.
 const MEANWHILE: &str = "written-meanwhile";
-/// So many directories of one name, with numbers after it, may there be.
+/// Most directories of one name, with numbers after it.
 const NUMBER_MAX: u32 = 10_000;
 
 /// Makes it under the store's name, as accessible as the directory.

@@ -27,7 +27,7 @@ const NAME_BYTES_MAX: usize = 200;
 pub(super) enum Direction {
     /// The directory is behind MobiFS, or is on the way there.
     Adopt,
-    /// It is on the way back.
+    /// The directory is on the way back.
     Unadopt,
 }
 
@@ -73,7 +73,7 @@ impl Note {
         &self.options
     }
 
-    /// The same in the other direction.
+    /// This note with another direction.
     pub(super) fn towards(self, direction: Direction) -> Self {
         Self { direction, ..self }
     }

@@ -44,7 +44,7 @@ impl Place {
         Ok(place)
     }
 
-    /// The same of a directory that may be missing, or may have become something else.
+    /// The place of a directory that may be missing, or may have become something else.
     ///
     /// # Errors
     /// There is no such place, or its name cannot be one of an adopted directory.

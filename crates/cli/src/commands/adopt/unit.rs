@@ -107,7 +107,7 @@ fn word(text: &Path) -> String {
     path(text).replace('$', "$$")
 }
 
-/// The same where systemd looks for no variables.
+/// A path as a unit has it where systemd looks for no variables.
 fn path(text: &Path) -> String {
     let text = text.to_string_lossy();
     let text = text.replace('\\', "\\\\").replace('"', "\\\"");

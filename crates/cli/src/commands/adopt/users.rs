@@ -96,7 +96,8 @@ fn unit_of(user: &MountUser) -> Option<String> {
     service_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
 }
 
-/// Of `/proc/PID/cgroup`: lines `ID:CONTROLLERS:PATH`. Sessions and what runs in them have no services.
+/// The service in the content of `/proc/PID/cgroup`: lines `ID:CONTROLLERS:PATH`. Sessions and what
+/// runs in them have no services.
 fn service_in(groups: &str) -> Option<String> {
     groups.lines().find_map(|line| {
         let path = line.splitn(3, ':').nth(2)?;

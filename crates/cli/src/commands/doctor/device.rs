@@ -64,7 +64,7 @@ fn filesystem(mount: &MountEntry) -> Finding {
     Finding::good("filesystem", format!("{kind} at {place}"))
 }
 
-/// Of the directory of a block device in `/sys`.
+/// What a block device is, by its directory in `/sys`.
 fn device_class(device: &Path) -> Finding {
     // A partition lies in its disk.
     let disk = match device.join("partition").exists() {

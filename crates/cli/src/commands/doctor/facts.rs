@@ -17,14 +17,14 @@ pub(super) struct Facts {
     pub(super) mountpoint: PathBuf,
     /// The filesystem's type.
     pub(super) kind: String,
-    /// The same for people.
+    /// The kind as people are shown it.
     pub(super) shown_kind: String,
     pub(super) is_in_memory: bool,
     /// The kernel shows itself there, as in /proc, and keeps no files.
     pub(super) is_of_the_kernel: bool,
-    /// It lies in a MobiFS mount.
+    /// The directory lies in a MobiFS mount.
     pub(super) is_in_mount: bool,
-    /// It has been the store of a mount.
+    /// The directory has been the store of a mount.
     pub(super) is_store: bool,
     /// Where it is mounted, as the store of a mount.
     pub(super) served_at: Option<PathBuf>,

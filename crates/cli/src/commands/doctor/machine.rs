@@ -238,7 +238,7 @@ fn memory(machine: &Machine, budget_bytes: u64) -> Finding {
     }
 }
 
-/// Of `/proc/swaps`.
+/// What the content of `/proc/swaps` says.
 fn swap(swaps: &str) -> Finding {
     let devices: Vec<&str> = swaps
         .lines()

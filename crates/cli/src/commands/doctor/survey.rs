@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// So many names are looked at: enough to tell what a directory is for, and at once.
+/// Most names that are looked at: enough to tell what a directory is for, and at once.
 const NAMES_MAX: usize = 50_000;
 /// Files from this size on are media and images rather than the state of programs, if they are no
 /// databases.
@@ -22,7 +22,7 @@ pub(super) struct Survey {
     pub(super) is_complete: bool,
     pub(super) files: u64,
     pub(super) bytes: u64,
-    /// Of files that are large and no databases.
+    /// Bytes of files that are large and no databases.
     pub(super) large_bytes: u64,
     pub(super) databases: u64,
     pub(super) database_bytes: u64,

@@ -166,7 +166,7 @@ fn what_is_no_whole_filesystem_is_refused() {
     disk.stop();
 }
 
-/// Of a filesystem that is steered nothing was said but that.
+/// A check of a steered filesystem said nothing but that it is steered.
 #[test]
 fn another_configuration_is_checked_while_it_is_steered() {
     needs_mounts!();

@@ -51,7 +51,7 @@ impl Recent {
 pub struct LastMinimum(Recent);
 
 impl LastMinimum {
-    /// Of the last `length_max` intervals.
+    /// A predictor from the last `length_max` intervals.
     pub fn new(length_max: usize) -> Self {
         Self(Recent::new(length_max))
     }
@@ -79,7 +79,7 @@ impl IntervalPredictor for LastMinimum {
 pub struct LastAverage(Recent);
 
 impl LastAverage {
-    /// Of the last `length_max` intervals.
+    /// A predictor from the last `length_max` intervals.
     pub fn new(length_max: usize) -> Self {
         Self(Recent::new(length_max))
     }

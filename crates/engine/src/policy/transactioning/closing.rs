@@ -15,7 +15,7 @@ pub(crate) struct Closing {
 }
 
 impl Closing {
-    /// Of a transaction that one app opens.
+    /// The state of a transaction that one app opens.
     pub(crate) fn new(policy: &AppPolicy) -> Self {
         let mut closing = Self::default();
         closing.add_policy(policy);

@@ -74,7 +74,7 @@ pub enum TransactioningState {
     Ideal(Ideal),
 }
 
-/// The same call of whatever policy it is.
+/// Calls the same method of whatever policy it is.
 macro_rules! each {
     ($state:expr, $policy:ident => $call:expr) => {
         match $state {

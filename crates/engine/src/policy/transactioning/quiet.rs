@@ -10,7 +10,7 @@ use super::{Efficiency, Transactioning};
 /// Parameters of [`Quiet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuietParameters {
-    /// So long nothing was written, in milliseconds.
+    /// How long nothing must have been written, in milliseconds.
     pub quiet_ms: u64,
     /// The transaction is at least so old, in milliseconds since its first change.
     pub quiet_age_min_ms: u64,

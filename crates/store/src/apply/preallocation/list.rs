@@ -32,7 +32,7 @@ pub(super) const PATH_BYTES_MAX: usize = 255;
 /// What happens to a listed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It has the store's blocks beyond its end, or is about to get them.
+    /// The file has the store's blocks beyond its end, or is about to get them.
     Held,
     /// A program requests room beyond the end: the store's blocks are given back first, and from
     /// then on all of them are the program's.
@@ -56,7 +56,7 @@ pub(crate) struct Listed {
     pub(crate) path: Vec<u8>,
     /// When it was last listed; not in the file.
     pub(crate) turn: u64,
-    /// It is given back at the next apply; not in the file.
+    /// The preallocation is given back at the next apply; not in the list on disk.
     pub(crate) is_due: bool,
 }
 

@@ -38,7 +38,7 @@ const SHORT_PARTS: u64 = 512;
 /// The files with preallocation, and what is preallocated.
 pub(crate) struct Preallocations {
     policy: Preallocation,
-    /// Of the store: a list of another one is not its own.
+    /// The id of the store: a list with another id is of another store.
     uuid: [u8; 16],
     /// The list can be written: its file is there, and this filesystem keeps such blocks.
     is_ready: AtomicBool,
@@ -49,7 +49,7 @@ pub(crate) struct Preallocations {
 #[derive(Debug, Default)]
 pub(super) struct Files {
     by_inode: BTreeMap<u64, Listed>,
-    /// Of the list that was written last.
+    /// The sequence number of the list that was written last.
     sequence: u64,
     /// The list on disk differs.
     is_dirty: bool,
@@ -59,7 +59,7 @@ pub(super) struct Files {
 }
 
 impl Preallocations {
-    /// Of a store that is being opened, with the list that was found.
+    /// The preallocations of a store that is being opened, with the list that was found.
     pub(crate) fn new(
         order: Order,
         policy: Preallocation,

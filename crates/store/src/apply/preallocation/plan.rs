@@ -202,7 +202,7 @@ impl<'a, L: Lower> Planner<'a, L> {
         Ok(())
     }
 
-    /// Of a new file whose kind is worth it, the stage file is made first.
+    /// Considers a new file: where its kind is worth it, its stage file is made first.
     fn consider_new(
         &mut self,
         id: ObjectId,
@@ -371,7 +371,7 @@ impl<'a, L: Lower> Planner<'a, L> {
 /// How a file grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Growth {
-    /// It does not.
+    /// The file does not grow.
     None,
     /// By content without a gap, of which the pages from here on are still to be written.
     From(u64),
@@ -380,7 +380,7 @@ enum Growth {
 }
 
 impl Growth {
-    /// Of a file that the epoch has made: commits may have written parts of it to their place.
+    /// The growth of a file that the epoch has made: commits may have written parts of it to their place.
     fn of_new(object: &PendingObject, size: u64) -> Self {
         let mut missing = RangeSet::from_iter([ByteRange::new(0, block_end(size))]);
         object.direct.iter().for_each(|range| missing.remove(range));
@@ -396,7 +396,7 @@ impl Growth {
         }
     }
 
-    /// Of a file with so many bytes in the lower filesystem, to `size`.
+    /// The growth of a file with `lower_bytes` bytes in the lower filesystem, to `size`.
     fn of(object: &PendingObject, lower_bytes: u64, size: u64) -> Self {
         if size < lower_bytes {
             return Self::None;

@@ -39,7 +39,7 @@ pub(super) fn identity(directory: &File) -> Option<String> {
     of_device(&Path::new("/sys/dev/block").join(name), 0)
 }
 
-/// Of the devices that are linked in a directory.
+/// The identity of the devices that are linked in a directory.
 fn all_of(links: &Path, depth: usize) -> Option<String> {
     let links = fs::read_dir(links).ok()?.flatten();
     let mut all: Vec<String> = Vec::new();
@@ -50,7 +50,7 @@ fn all_of(links: &Path, depth: usize) -> Option<String> {
     (!all.is_empty()).then(|| all.join(" + "))
 }
 
-/// Of one block device; `device` is its directory in `/sys`, or a link to that.
+/// The identity of one block device; `device` is its directory in `/sys`, or a link to that.
 fn of_device(device: &Path, depth: usize) -> Option<String> {
     let device = device.canonicalize().ok()?;
     // A partition lies in its disk.

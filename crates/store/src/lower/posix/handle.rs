@@ -109,9 +109,9 @@ pub struct PosixHandle {
     pub(super) kind: FileKind,
     /// What the descriptor allows.
     access: Access,
-    /// It is open for direct I/O: reads through it must be aligned.
+    /// The file is open for direct I/O: reads through it must be aligned.
     pub(super) direct: bool,
-    /// It is the store's root.
+    /// The directory is the store's root.
     pub(super) is_root: bool,
     /// A descriptor with full access, made when the first one proved too weak.
     full: OnceLock<OwnedFd>,
@@ -180,7 +180,7 @@ impl PosixHandle {
         Self::over(held, FileKind::Regular, Access::ReadWrite)
     }
 
-    /// The same directory without a descriptor, where it can be found again in `root`: by
+    /// A handle of the directory without a descriptor, where it can be found again in `root`: by
     /// `name` in `directory`, which is the root or dormant, too.
     pub(super) fn dormant(
         self,

@@ -209,7 +209,7 @@ fn left(spaces: &[Space], total_bytes: u64, available_bytes: u64, unseen_bytes: 
         .unwrap_or(0)
 }
 
-/// Of how many copies a block of a tree has the most, by the profiles in these flags.
+/// The most copies of a block of a tree, by the profiles in these flags.
 fn copies(flags: impl Iterator<Item = u64>) -> u64 {
     const RAID1C3: u64 = 1 << 9;
     const RAID1C4: u64 = 1 << 10;

@@ -48,7 +48,7 @@ pub(super) fn check(root: impl AsFd, path: &Path) -> Result<IFlags, StoreError> 
     Ok(flags & APART)
 }
 
-/// The same of a store that is a whole tree, and not one file.
+/// Checks a place for a store that is a whole tree, and not one file.
 pub(super) fn check_tree(root: impl AsFd, path: &Path) -> Result<(), StoreError> {
     let is_overlay = overlay::is_overlay(&root).map_err(|errno| {
         StoreError::lower(format!("looking at {}", path.display()))(errno.into())

@@ -11,7 +11,7 @@ use super::super::stream::ObjectNumber;
 /// The kernel writes a file back that has been dirty for so long (`vm.dirty_expire_centisecs`), in
 /// nanoseconds.
 const EXPIRE_NS: u64 = 30_000_000_000;
-/// It looks for such files this often (`vm.dirty_writeback_centisecs`), in nanoseconds.
+/// The kernel looks for such files this often (`vm.dirty_writeback_centisecs`), in nanoseconds.
 const FLUSHER_NS: u64 = 5_000_000_000;
 
 /// The most blocks of one transaction: the kernel commits before it becomes larger.

@@ -57,7 +57,7 @@ impl NativeFilesystem {
 pub struct NativeRules {
     /// Which one.
     pub filesystem: NativeFilesystem,
-    /// Of everything in it. Its limit of age is the kernel's interval as well.
+    /// The policy of everything in it. Its limit of age is the kernel's interval as well.
     pub policy: AppPolicy,
     /// When what is closed is committed.
     pub pacing: PacingRules,
@@ -72,7 +72,7 @@ pub struct NativeRun<'s> {
     changed: HashSet<ObjectNumber>,
     /// Its first change, in nanoseconds.
     began_ns: Option<u64>,
-    /// Of ext4: what it has committed before, and not written to its place.
+    /// What ext4 has committed before, and not written to its place.
     checkpoint: Checkpoint,
     counters: Counters,
     steering: Steering,

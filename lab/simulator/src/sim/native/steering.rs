@@ -120,7 +120,7 @@ impl Steering {
         false
     }
 
-    /// It commits: everything that was written before. To be called before the kernel does.
+    /// The daemon commits everything that was written before. To be called before the kernel does.
     pub(super) fn commit_begins(&mut self, now_ns: u64) {
         if std::mem::take(&mut self.has_changed) {
             self.observed.changed(MonotonicNs(now_ns), 0, 0);

@@ -12,7 +12,7 @@ use crate::history::returned;
 
 /// Steps that one directory takes part in, and then some that remove an older one.
 const STEPS_OF_A_CYCLE: u64 = 10;
-/// So many cycles later a directory is removed.
+/// How many cycles later a directory is removed.
 const CYCLES_KEPT: u64 = 3;
 
 /// What a step does.

@@ -72,11 +72,11 @@ statistics! {
         pub lower_calls: u64,
         /// Crash images recovered and compared.
         pub crash_points: u64,
-        /// Of them: cut while something was being applied or closed.
+        /// Images of a cut while something was being applied or closed.
         pub during_apply: u64,
-        /// Of them: cut during a recovery.
+        /// Images of a cut during a recovery.
         pub during_recovery: u64,
-        /// Of them: cut during the recovery from a cut during a recovery, or later still.
+        /// Images of a cut during the recovery from a cut during a recovery, or later still.
         pub during_nested_recovery: u64,
         /// Recoveries that served what they found before any of it was applied.
         pub unapplied: u64,
@@ -84,19 +84,19 @@ statistics! {
         pub reopened_unapplied: u64,
         /// Histories that went on after a recovery.
         pub continued: u64,
-        /// Of them: before what the recovery found was applied.
+        /// Continued before what the recovery found was applied.
         pub continued_unapplied: u64,
         /// Transactions that a recovery found in a journal.
         pub recovered_transactions: u64,
         /// Recoveries that found a torn transaction at the journal's end.
         pub torn_tails: u64,
-        /// Of the crash images: copied to another filesystem before they were mounted.
+        /// Crash images that were copied to another filesystem before they were mounted.
         pub copies: u64,
         /// Copies that were refused, because names had begun to move when they were made.
         pub copies_refused: u64,
         /// Applies, commits and closes that met an object which the filesystem refuses.
         pub refused: u64,
-        /// Of the mounts after a cut: those that met one.
+        /// Mounts after a cut that met a refusal.
         pub recovered_refused: u64,
     }
 }

@@ -176,7 +176,7 @@ impl Search {
         }
     }
 
-    /// The same of a copy, whose inodes have other numbers. It may be refused, and is unchanged
+    /// Recovers a copy, whose inodes have other numbers. It may be refused, and is unchanged
     /// then.
     fn recover_copy(
         self: &Arc<Self>,

@@ -46,9 +46,9 @@ pub(super) struct Unnamed {
     pub(super) node: NodeId,
     pub(super) id: ObjectId,
     pub(super) content: Node,
-    /// It never had a name and no transaction knows it.
+    /// The object never had a name and no transaction knows it.
     fresh: bool,
-    /// It loses its last name with the transaction under way: what it holds may be
+    /// The object loses its last name with the transaction under way: what it holds may be
     /// parked only when that is committed.
     leaving: bool,
 }

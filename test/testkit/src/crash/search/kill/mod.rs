@@ -63,15 +63,15 @@ statistics! {
         pub histories: u64,
         /// Kills survived.
         pub kills: u64,
-        /// Of them: while something was being applied.
+        /// Kills while something was being applied.
         pub during_apply: u64,
-        /// Of them: while another kill was being survived.
+        /// Kills while another kill was being survived.
         pub during_resume: u64,
-        /// Of them: while a transaction was being handed over.
+        /// Kills while a transaction was being handed over.
         pub in_flight: u64,
         /// Transactions of these that were in the journal.
         pub arrived: u64,
-        /// Of the kills: with open files that had no name.
+        /// Kills with open files that had no name.
         pub with_unnamed: u64,
         /// Calls that an error made fail.
         pub failed_calls: u64,
