@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{BTRFS, Disk, EXT4, Made, mount_line, unmount};
 use crate::fixture::{PROGRAM, fails, message, mobifs, needs_mounts, succeeds, wait_until};
 
-fn pid(disk: &Disk) -> Pid {
+pub(super) fn pid(disk: &Disk) -> Pid {
     let pid = disk.status()["daemon_pid"].as_i64().unwrap();
     Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
 }
