@@ -57,6 +57,7 @@ impl Steering {
                 calibration: None,
                 strays: 0,
                 not_applied: None,
+                history: None,
             },
             user: user(state, now),
             recording: None,

@@ -64,6 +64,11 @@ impl Volume {
                 preallocated_unused_bytes: pending.preallocated_bytes,
                 ordered_fsyncs: shared.rollback_journals.ordered(),
                 not_applied: shared.apply_failure.lock().clone(),
+                history: shared
+                    .options
+                    .applied
+                    .as_ref()
+                    .and_then(|applied| applied.history()),
             },
             user: shared.user_report(now),
             recording: None,
