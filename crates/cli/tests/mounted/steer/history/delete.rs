@@ -88,6 +88,35 @@ fn snapshots_are_deleted_by_age() {
     assert_eq!(said, serde_json::json!({ "deleted": [] }));
 }
 
+/// Whether what is on the disk at this moment has all of them, or none.
+fn is_on_disk(disk: &Disk, snapshots: &[Kept]) -> Option<bool> {
+    let copy = disk.fixture.path("copy");
+    fs::copy(disk.fixture.path("image"), &copy).unwrap();
+    let mut show = Command::new("btrfs");
+    show.args(["inspect-internal", "dump-tree", "-t", "root"]);
+    let output = show.arg(&copy).output().unwrap();
+    succeeds(&output);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let count = snapshots.iter().filter(|one| text.contains(&one.time));
+    match count.count() {
+        0 => Some(false),
+        count => (count == snapshots.len()).then_some(true),
+    }
+}
+
+#[test]
+fn what_was_deleted_does_not_come_back_after_a_power_cut() {
+    needs_mounts!();
+    let Some((disk, before)) = with_snapshots(2) else {
+        return;
+    };
+    // The kernel commits by itself half a minute later.
+    disk.stop();
+    assert_eq!(is_on_disk(&disk, &before), Some(true));
+    succeeds(&delete(&["--older-than", "0s"], &disk.at));
+    assert_eq!(is_on_disk(&disk, &before), Some(false));
+}
+
 /// What is no snapshot of this history stays, whatever its name and its age.
 #[test]
 fn only_snapshots_of_the_history_are_deleted() {
