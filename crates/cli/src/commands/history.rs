@@ -78,13 +78,13 @@ fn unwanted(
     for name in &arguments.delete {
         let found = snapshots.iter().find(|snapshot| snapshot.has_name(name));
         let shown = arguments.directory.display();
-        let missing = || {
-            format!(
+        let found = found.cloned().ok_or_else(|| {
+            failed(format!(
                 "no snapshot of {shown} has the name {name}, and nothing was deleted: `mobifs history \
                  {shown}` lists them"
-            )
-        };
-        unwanted.push(found.cloned().ok_or_else(|| failed(missing()))?);
+            ))
+        });
+        unwanted.push(found?);
     }
     unwanted.sort();
     unwanted.dedup();
