@@ -131,9 +131,12 @@ impl NoteFile {
         fs::rename(&new, &self.path).map_err(failed)
     }
 
-    /// Nothing is to be restored any more.
+    /// Nothing is to be restored any more. What another daemon has noted meanwhile stays: when a
+    /// filesystem has ended, the next one may have its device number before this is called.
     pub(crate) fn remove(&self) {
-        let _removed = fs::remove_file(&self.path);
+        if self.read::<serde_json::Value>().is_some() {
+            let _removed = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -287,6 +290,20 @@ mod tests {
         assert!(!found(file(7, Some(71))) && !found(file(8, Some(71))));
         // Where the kernel does not show it.
         assert!(found(file(7, None)) && !found(file(8, None)));
+    }
+
+    /// A daemon whose filesystem had ended took the note of the next daemon away.
+    #[test]
+    fn a_note_of_another_filesystem_is_not_removed() {
+        let base = tempfile::tempdir().unwrap();
+        let [ended, next] = [70, 71].map(|id| note_at(base.path(), id, Some(id), Some(id)));
+        let content = Content { words: Vec::new() };
+        ended.write(&content).unwrap();
+        next.write(&content).unwrap();
+        ended.remove();
+        assert_eq!(next.read(), Some(content));
+        next.remove();
+        assert_eq!(next.read::<Content>(), None);
     }
 
     /// A mount that came later got the number, and what had been noted of the earlier one.
