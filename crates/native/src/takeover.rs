@@ -269,6 +269,10 @@ pub fn restore_after_daemon(mount: &MountEntry) -> Result<(), TakeoverError> {
     };
     let file = NoteFile::of(mount, NOTE)?;
     let note = file.read().ok_or_else(not_steered)?;
+    // One that has begun meanwhile has claimed the filesystem before it noted anything.
+    if crate::is_steered(mount).is_some() {
+        return Err(not_steered());
+    }
     let filesystem = Filesystem::of(mount).map_err(|source| TakeoverError::Read {
         path: mount.mountpoint.clone(),
         source,
