@@ -22,7 +22,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 .PHONY: help setup build static manuals install install-programs install-manuals install-units install-lab \
 	install-sqlite uninstall deb tarball package-test sqlite-conformance sqlite-tcl wheel wheel-portable \
 	package-check memory-floor sizes site session replay demo test check explore lint test-32bit targets bench \
-	bench-flash bench-native bench-sqlite-vfs bench-neighbours bench-together bench-record sim-native \
+	bench-flash bench-native bench-native-cost bench-sqlite-vfs bench-neighbours bench-together bench-record sim-native \
 	bench-recovery bench-responsiveness fuzz tsan room room-f2fs crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs native-campaign native-guest native-systemd adopt-guest package-guest systemd-check kill-campaign kill-search \
 	poison-campaign postmark-cuts flash-campaign defrag-campaign defrag-comparison frag-f2fs sqlite-campaign \
@@ -184,6 +184,10 @@ bench-native: ## Native mode beside a mount, the same filesystems without it, an
 	scripts/setup.sh --build-only
 	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli -p mobifs-run-preload
 	python3 scripts/bench_native.py $(BENCH_FLAGS)
+
+bench-native-cost: ## CPU time and wake-ups of native mode's daemon, at rest and under load (BENCH_FLAGS, root)
+	cargo build --release --locked -p mobifs-cli
+	python3 scripts/bench_native_cost.py $(BENCH_FLAGS)
 
 bench-sqlite-vfs: ## SQLite through the VFS beside SQLite without it (BENCH_FLAGS, root)
 	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli

@@ -23,6 +23,9 @@ syncs() {
 }
 skipped() { [ "$(syncs "$1" 50)" -lt 25 ] || fail "fsync of $1 waits"; }
 real() { [ "$(syncs "$1" 20)" -ge 20 ] || fail "fsync of $1 is skipped"; }
+no_flags() { [ -z "$(lsattr -R . 2>/dev/null | awk '$1 ~ /j/')" ] || fail "flags stay $1"; }
+# The daemon's lock goes a moment after it.
+steer_and_kill() { steer && pkill -KILL -f 'steer --foreground' && sleep 1; }
 steer() { mobifs steer --config $OUT/steer.toml --only app,more $M || fail "it is not steered"; }
 
 mkdir $M
@@ -79,13 +82,34 @@ last=$(ls -t app/made | head -1)
 is_marked "app/made/$last" || fail "a file that the writer made is not marked"
 
 mobifs steer --stop $M || fail "it cannot be ended"
-[ -z "$(lsattr -R . 2>/dev/null | awk '$1 ~ /j/')" ] || fail "flags stay after --stop"
+no_flags "after --stop"
 grep -q ' /tmp/m ext4 .*nodelalloc' /proc/mounts || fail "other options are in force"
-steer
-pkill -KILL -f 'steer --foreground'
-sleep 1
+steer_and_kill
 mobifs steer --stop $M || fail "what a killed daemon leaves cannot be restored"
-[ -z "$(lsattr -R . 2>/dev/null | awk '$1 ~ /j/')" ] || fail "flags stay after a killed daemon"
+no_flags "after a killed daemon"
+
+# Mounted anew since then: nothing is steered, the flags are still there, and the product says how to lose them.
+steer_and_kill
+cd / && umount $M && mount -t ext4 -o nodelalloc /dev/vda $M && cd $M || fail "not mounted anew"
+mobifs status $M 2>/tmp/said && fail "it counts as steered after a new mount"
+mobifs steer --stop $M 2>/tmp/said || fail "what a killed daemon leaves cannot be removed after a new mount"
+for path in app more; do
+  is_marked $path || fail "the flag of $path has gone with the mount"
+  grep -q "^mobifs: files in $M/$path may still have the flag .+j.: steer it once more" /tmp/said ||
+    fail "it does not say what to do with $path: $(cat /tmp/said)"
+done
+mobifs steer --stop $M 2>/dev/null && fail "it can be ended twice"
+steer
+mobifs steer --stop $M || fail "it cannot be ended after a new mount"
+no_flags "after a new mount and another --only"
+
+# The mount that was named is gone, and another one shows the directories.
+mkdir /tmp/bound && mount --bind $M /tmp/bound
+steer_and_kill
+cd / && umount $M || fail "not unmounted"
+mobifs steer --stop /tmp/bound || fail "it cannot be ended at a bind mount"
+cd /tmp/bound && no_flags "at a bind mount"
+mount --bind /tmp/bound $M && cd $M && umount /tmp/bound || fail "not bound back"
 # With delayed allocation the flag has no effect: the promise is withdrawn.
 steer
 skipped more/a/b/new

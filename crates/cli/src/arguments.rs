@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mobifs_daemon::predecessor::WAIT_DEFAULT;
 
+use crate::history_arguments::{HISTORY_HELP, HistoryArguments, RESTORE_HELP, RestoreArguments};
 use crate::policy_arguments::PolicyArguments;
 
 const EXIT_CODES: &str = "\
@@ -79,10 +80,6 @@ A store whose journal is damaged is refused by mount, recover and check, which c
 if you can, then let --salvage show what is certain and what is lost (--dry-run shows only). The
 damaged journal is kept in .mobifs. docs/DESIGN.md says what is promised of the files afterwards.";
 
-const RESTORE_HELP: &str = "\
-Content is shared with the snapshot where the filesystem can (reflinks). docs/HISTORY.md says what a
-snapshot has, and what it does not.";
-
 /// Memory-speed storage over the filesystem you have: after a crash every app is at a
 /// point in time that really existed.
 #[derive(Debug, Parser)]
@@ -132,7 +129,8 @@ pub(crate) enum Command {
     /// Tell a mount that the user is active, or what the screen does (for kiosks, phones
     /// and tests)
     Touch(TouchArguments),
-    /// List the snapshots that are kept of a steered btrfs
+    /// List the snapshots that are kept of a steered btrfs, or of a store on btrfs, or delete some
+    #[command(after_help = HISTORY_HELP)]
     History(HistoryArguments),
     /// Bring back files as a snapshot has them
     #[command(after_help = RESTORE_HELP)]
@@ -268,39 +266,6 @@ pub(crate) struct DoctorArguments {
 pub(crate) struct ThawWatchdogArguments {
     /// Where the daemon notes what stands still
     pub(crate) note: PathBuf,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct HistoryArguments {
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// The filesystem: where it is mounted, or any directory in it
-    pub(crate) directory: PathBuf,
-}
-
-#[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("where").required(true).args(["to", "in_place"]))]
-pub(crate) struct RestoreArguments {
-    /// The last snapshot at or before this moment: with its time zone (2026-11-27T16:30:00Z), a name
-    /// that `mobifs history` shows, or how long ago (-90s, -10min, -2h, -3d)
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    pub(crate) at: String,
-    /// Only this directory: its path relative to the mount
-    #[arg(long, value_name = "NAME")]
-    pub(crate) app: Option<PathBuf>,
-    /// Only snapshots that are one point in time
-    #[arg(long)]
-    pub(crate) exact: bool,
-    /// Copy to this directory, which must not be there, or be empty
-    #[arg(long, value_name = "DIR")]
-    pub(crate) to: Option<PathBuf>,
-    /// Put it in the place of what is there now, which is kept as NAME.before-restore-TIME; nothing
-    /// may use it
-    #[arg(long, requires = "app", conflicts_with = "to")]
-    pub(crate) in_place: bool,
-    /// The filesystem: where it is mounted, or any directory in it
-    pub(crate) mountpoint: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -732,6 +697,8 @@ mod tests {
             "mobifs steer --stop MNT",
             "mobifs steer --check --config c DIR",
             "mobifs history --json MNT",
+            "mobifs history --json --delete 2026-11-27T16:30:05.123456Z MNT",
+            "mobifs history --older-than 7d MNT",
             "mobifs restore --at -10min --app a/b --to DIR MNT",
             "mobifs restore --at 2026-11-27T16:30:00Z --exact --app a --in-place MNT",
             "mobifs sync --app NAME MNT",
@@ -768,6 +735,7 @@ mod tests {
         for line in [
             "mobifs status --app a",
             "mobifs metrics --listen A --textfile B",
+            "mobifs history --delete NAME --older-than 7d MNT",
             "mobifs restore --at -10min MNT",
             "mobifs restore --at -10min --in-place MNT",
             "mobifs restore --at -10min --in-place --app a --to DIR MNT",

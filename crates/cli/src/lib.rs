@@ -5,6 +5,7 @@
 mod arguments;
 mod commands;
 mod helper;
+mod history_arguments;
 mod laboratory;
 mod mount_options;
 mod policy_arguments;

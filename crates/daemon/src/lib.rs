@@ -50,6 +50,6 @@ pub use mount_users::{
     MountUser, describe, mounts_elsewhere, users_of, users_of_device, users_of_directory,
 };
 pub use process_state::reset_inherited;
-pub use serve::{Plan, STORE_HISTORY, TakeoverState, serve, why_no_history};
+pub use serve::{Plan, STORE_HISTORY, TakeoverState, history_status, serve, why_no_history};
 pub use totals::{DayTotals, STORE_TOTALS, parse_totals, read_totals};
 pub use unmount::unmount_unused;

@@ -348,19 +348,39 @@ impl Archive {
         }
     }
 
-    /// Removes a snapshot. The kernel frees what only it had later; its number is for
-    /// [`Self::is_freed`].
+    /// Removes a snapshot; none: another process has done that already. The kernel frees what only it
+    /// had later; its number is for [`Self::is_freed`]. After a power cut before the next commit it is
+    /// there again, whole.
     ///
     /// # Errors
     /// [`ArchiveError::Remove`].
-    pub fn remove(&self, snapshot: &Snapshot) -> Result<u64, ArchiveError> {
+    pub fn remove(&self, snapshot: &Snapshot) -> Result<Option<u64>, ArchiveError> {
         let name = snapshot.name();
-        let id = Subvolume::open_at(&self.directory, &name)
-            .and_then(|subvolume| subvolume.about())
-            .map_err(|source| self.removal_error(&name, source))?
-            .id;
-        self.destroy(&name)?;
-        Ok(id)
+        let about =
+            Subvolume::open_at(&self.directory, &name).and_then(|subvolume| subvolume.about());
+        let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        let id = match about {
+            Ok(about) => about.id,
+            Err(error) if gone(&error) => return Ok(None),
+            Err(error) => return Err(self.removal_error(&name, error)),
+        };
+        match Subvolume::destroy(&self.directory, &name) {
+            Ok(()) => Ok(Some(id)),
+            Err(error) if gone(&error) => Ok(None),
+            Err(error) => Err(self.removal_error(&name, error)),
+        }
+    }
+
+    /// Has everything on the disk that was done, the removal of snapshots with it.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Place`].
+    pub fn commit(&self) -> Result<(), ArchiveError> {
+        let committed = self.source.commit();
+        committed.map(drop).map_err(|source| ArchiveError::Place {
+            path: self.path.clone(),
+            source,
+        })
     }
 
     /// Whether a removed snapshot is gone with all that only it had.

@@ -239,7 +239,7 @@ impl Keeper {
             tracing::info!(name = ?oldest.name(), "the disk is nearly full: deleting the oldest snapshot");
             match archive.remove(&oldest) {
                 Ok(id) => {
-                    self.freeing = Some(id);
+                    self.freeing = id;
                     archive.free_removed();
                 }
                 Err(error) => self.failed = Some(error.to_string()),

@@ -18,4 +18,4 @@ pub use btrfs::Subvolume;
 pub use keeper::{Done, KeepRules, Keeper};
 pub use retention::Retention;
 pub use snapshot::Snapshot;
-pub use time::{At, AtError, WallTime};
+pub use time::{Age, AgeError, At, AtError, WallTime};

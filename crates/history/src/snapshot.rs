@@ -24,6 +24,11 @@ impl Snapshot {
         format!("{}{end}", self.time).into()
     }
 
+    /// Whether a user means it by this: its name, or the moment alone, as it is listed.
+    pub fn has_name(&self, name: &str) -> bool {
+        self.name() == name || WallTime::parse(name) == Some(self.time)
+    }
+
     /// The snapshot of this name.
     pub fn parse(name: &str) -> Option<Self> {
         let (time, is_exact) = match name.strip_suffix(INEXACT) {
@@ -50,6 +55,21 @@ mod tests {
             let snapshot = Snapshot::parse(name).unwrap();
             assert_eq!(snapshot.is_exact, is_exact);
             assert_eq!(snapshot.name(), name);
+        }
+    }
+
+    #[test]
+    fn one_is_named_by_its_name_or_its_moment() {
+        let one = Snapshot::parse("2026-11-27T16:30:05.500000Z-inexact").unwrap();
+        for name in [
+            "2026-11-27T16:30:05.500000Z-inexact",
+            "2026-11-27T16:30:05.500000Z",
+            "2026-11-27T17:30:05.5+01:00",
+        ] {
+            assert!(one.has_name(name), "{name}");
+        }
+        for name in ["", "new", "-1d", "2026-11-27T16:30:05Z", "../x"] {
+            assert!(!one.has_name(name), "{name}");
         }
     }
 

@@ -83,6 +83,32 @@ impl At {
     }
 }
 
+/// What cannot be understood as an age.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no age: write one as 90s, 10min, 2h or 3d")]
+pub struct AgeError(String);
+
+/// How old something is that a user means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Age(Duration);
+
+impl Age {
+    /// `10min`.
+    ///
+    /// # Errors
+    /// [`AgeError`].
+    pub fn parse(text: &str) -> Result<Self, AgeError> {
+        let found = duration_of(text).map(Self);
+        found.ok_or_else(|| AgeError(text.to_owned()))
+    }
+
+    /// The moment of what is so old now.
+    #[must_use]
+    pub fn before(self, now: WallTime) -> WallTime {
+        now.before(self.0)
+    }
+}
+
 fn duration_of(text: &str) -> Option<Duration> {
     let end = text.find(|character: char| !character.is_ascii_digit())?;
     let (digits, unit) = text.split_at_checked(end)?;
@@ -171,6 +197,31 @@ mod tests {
         ] {
             let at = At::parse(text, now).unwrap();
             assert_eq!(at.time().to_string(), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_age_is_read_or_refused() {
+        let now = WallTime::parse("2026-11-27T16:30:05Z").unwrap();
+        for (text, wanted) in [
+            ("0s", "2026-11-27T16:30:05.000000Z"),
+            ("10min", "2026-11-27T16:20:05.000000Z"),
+            ("3 d", "2026-11-24T16:30:05.000000Z"),
+            ("18446744073709551615s", "-009999-01-02T01:59:59.000000Z"),
+        ] {
+            let before = Age::parse(text).unwrap().before(now);
+            assert_eq!(before.to_string(), wanted, "{text}");
+        }
+        for text in [
+            "",
+            "7",
+            "d",
+            "-7d",
+            "2026-11-27T16:30:00Z",
+            "999999999999999999d",
+        ] {
+            let error = Age::parse(text).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("`{text}` is no age")), "{error}");
         }
     }
 

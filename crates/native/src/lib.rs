@@ -35,4 +35,6 @@ pub use note::NoteError;
 pub use only::{OnlyError, OnlyObstacle, unmark_after_daemon};
 pub use serve::{Plan, prepare, serve};
 pub use steering::Steering;
-pub use takeover::{Difference, ORDER_NOTE, Takeover, TakeoverError, restore_after_daemon};
+pub use takeover::{
+    Difference, ORDER_NOTE, Takeover, TakeoverError, left_elsewhere, restore_after_daemon,
+};

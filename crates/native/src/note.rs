@@ -10,6 +10,8 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::filesystem::Filesystem;
+
 /// What is to be restored cannot be noted.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot note what is to be restored in {file}: {source}", file = file.display())]
@@ -23,8 +25,36 @@ pub struct NoteError {
 #[derive(Debug)]
 pub(crate) struct NoteFile {
     path: PathBuf,
-    mount: MountIdentity,
+    identity: Identity,
     mountpoint: PathBuf,
+}
+
+/// What a note is of. The options and flags that are noted are the filesystem's, whichever of its mounts
+/// they were changed through, so that is what counts where the kernel shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Identity {
+    #[serde(flatten)]
+    mount: MountIdentity,
+    /// [`Filesystem::instance`].
+    #[serde(default)]
+    filesystem: Option<u64>,
+}
+
+impl Identity {
+    fn of(mount: &MountEntry) -> Self {
+        let filesystem = Filesystem::of(mount).ok().flatten();
+        Self {
+            mount: MountIdentity::of(mount),
+            filesystem: filesystem.and_then(|filesystem| filesystem.instance()),
+        }
+    }
+
+    fn is_of_same(self, other: Self) -> bool {
+        match (self.filesystem, other.filesystem) {
+            (Some(own), Some(other)) => own == other,
+            _ => self.mount == other.mount,
+        }
+    }
 }
 
 /// Numbers of a mount.
@@ -48,7 +78,7 @@ impl MountIdentity {
 #[derive(Serialize, Deserialize)]
 struct Note<T> {
     #[serde(flatten)]
-    mount: MountIdentity,
+    identity: Identity,
     /// Where it was mounted; none: the path is no text.
     #[serde(default)]
     mountpoint: Option<String>,
@@ -68,15 +98,17 @@ impl NoteFile {
         };
         Ok(Self {
             path: path_of(device, kind)?,
-            mount: MountIdentity::of(mount),
+            identity: Identity::of(mount),
             mountpoint: mount.mountpoint.clone(),
         })
     }
 
-    /// What was noted of this mount; none: nothing was, or of another mount.
+    /// What was noted of this filesystem since it was mounted; none: nothing was, or of another one.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Option<T> {
         let note: Note<T> = serde_json::from_slice(&fs::read(&self.path).ok()?).ok()?;
-        (note.mount == self.mount).then_some(note.content)
+        note.identity
+            .is_of_same(self.identity)
+            .then_some(note.content)
     }
 
     /// Notes it, in place of what was noted before.
@@ -89,7 +121,7 @@ impl NoteFile {
             source,
         };
         let note = Note {
-            mount: self.mount,
+            identity: self.identity,
             mountpoint: self.mountpoint.to_str().map(str::to_owned),
             content,
         };
@@ -99,9 +131,12 @@ impl NoteFile {
         fs::rename(&new, &self.path).map_err(failed)
     }
 
-    /// Nothing is to be restored any more.
+    /// Nothing is to be restored any more. What another daemon has noted meanwhile stays: when a
+    /// filesystem has ended, the next one may have its device number before this is called.
     pub(crate) fn remove(&self) {
-        let _removed = fs::remove_file(&self.path);
+        if self.read::<serde_json::Value>().is_some() {
+            let _removed = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -154,8 +189,37 @@ pub(crate) fn devices_noted_at(mountpoint: &Path, kind: &str) -> Result<Vec<Devi
     Ok(meant.map(|(device, _)| device).collect())
 }
 
-/// Removes what was noted of a mount that has ended, and returns it: with the mount ended what was to
-/// be restored.
+/// The mounts of a filesystem.
+fn mounts_of(device: Device, table: &[MountEntry]) -> impl Iterator<Item = &MountEntry> {
+    let is_of = move |mount: &&MountEntry| {
+        (mount.device_major, mount.device_minor) == (device.major, device.minor)
+    };
+    table.iter().filter(is_of)
+}
+
+/// A mount of the filesystem of which something was noted when it was mounted at `mountpoint`, and which
+/// is mounted elsewhere still.
+///
+/// # Errors
+/// The runtime directory cannot be read.
+pub(crate) fn noted_elsewhere(
+    mountpoint: &Path,
+    kind: &str,
+    table: &[MountEntry],
+) -> Result<Option<MountEntry>, NoteError> {
+    for device in devices_noted_at(mountpoint, kind)? {
+        for mount in mounts_of(device, table) {
+            let file = NoteFile::of(mount, kind)?;
+            if file.read::<serde_json::Value>().is_some() {
+                return Ok(Some(mount.clone()));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Removes what was noted of a filesystem that is mounted no longer, and returns it: with its last mount
+/// ended what was to be restored.
 ///
 /// # Errors
 /// There is no runtime directory.
@@ -168,10 +232,7 @@ pub(crate) fn remove_of_ended_mount(
     let text = fs::read(&path).unwrap_or_default();
     let noted = serde_json::from_slice::<Note<serde_json::Value>>(&text).ok();
     let Some(noted) = noted else { return Ok(None) };
-    if table
-        .iter()
-        .any(|mount| noted.mount == MountIdentity::of(mount))
-    {
+    if mounts_of(device, table).any(|mount| noted.identity.is_of_same(Identity::of(mount))) {
         return Ok(None);
     }
     let removed = fs::remove_file(&path);
@@ -196,18 +257,60 @@ mod tests {
         words: Vec<String>,
     }
 
+    fn note_at(
+        base: &Path,
+        mount_id: u64,
+        unique: Option<u64>,
+        filesystem: Option<u64>,
+    ) -> NoteFile {
+        NoteFile {
+            path: base.join("note.json"),
+            identity: Identity {
+                mount: MountIdentity {
+                    mount_id,
+                    unique_mount_id: unique,
+                },
+                filesystem,
+            },
+            mountpoint: "/data".into(),
+        }
+    }
+
+    /// Bind mounts show it, too, and outlive the mount through which the options were changed.
+    #[test]
+    fn a_note_is_of_a_filesystem_through_all_its_mounts() {
+        let base = tempfile::tempdir().unwrap();
+        let file =
+            |mount_id, filesystem| note_at(base.path(), mount_id, Some(mount_id), filesystem);
+        let content = Content { words: Vec::new() };
+        file(7, Some(70)).write(&content).unwrap();
+        let found = |file: NoteFile| file.read::<Content>().is_some();
+        assert!(found(file(7, Some(70))) && found(file(8, Some(70))));
+        // Mounted anew, with the same number of the mount or another one.
+        assert!(!found(file(7, Some(71))) && !found(file(8, Some(71))));
+        // Where the kernel does not show it.
+        assert!(found(file(7, None)) && !found(file(8, None)));
+    }
+
+    /// A daemon whose filesystem had ended took the note of the next daemon away.
+    #[test]
+    fn a_note_of_another_filesystem_is_not_removed() {
+        let base = tempfile::tempdir().unwrap();
+        let [ended, next] = [70, 71].map(|id| note_at(base.path(), id, Some(id), Some(id)));
+        let content = Content { words: Vec::new() };
+        ended.write(&content).unwrap();
+        next.write(&content).unwrap();
+        ended.remove();
+        assert_eq!(next.read(), Some(content));
+        next.remove();
+        assert_eq!(next.read::<Content>(), None);
+    }
+
     /// A mount that came later got the number, and what had been noted of the earlier one.
     #[test]
     fn a_note_is_of_one_mount() {
         let base = tempfile::tempdir().unwrap();
-        let file = |mount_id, unique_mount_id| NoteFile {
-            path: base.path().join("note.json"),
-            mount: MountIdentity {
-                mount_id,
-                unique_mount_id,
-            },
-            mountpoint: "/data".into(),
-        };
+        let file = |mount_id, unique| note_at(base.path(), mount_id, unique, None);
         let content = Content {
             words: vec!["a".to_owned()],
         };

@@ -57,6 +57,7 @@ impl Steering {
                 calibration: None,
                 externally_modified: 0,
                 not_applied: None,
+                history: None,
             },
             user: user(state, now),
             recording: None,

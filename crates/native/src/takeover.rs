@@ -5,14 +5,14 @@
 //! `mobifs steer --stop`, has to know what to restore.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use mobifs_host::MountEntry;
+use mobifs_host::{MountEntry, mounts};
 use serde::{Deserialize, Serialize};
 
 use crate::filesystem::{Filesystem, Settings};
 use crate::mount_options::{self, ChangeError, MountOptions};
-use crate::note::{NoteError, NoteFile};
+use crate::note::{self, NoteError, NoteFile};
 
 /// Which note it is.
 pub(crate) const NOTE: &str = "";
@@ -269,6 +269,10 @@ pub fn restore_after_daemon(mount: &MountEntry) -> Result<(), TakeoverError> {
     };
     let file = NoteFile::of(mount, NOTE)?;
     let note = file.read().ok_or_else(not_steered)?;
+    // One that has begun meanwhile has claimed the filesystem before it noted anything.
+    if crate::is_steered(mount).is_some() {
+        return Err(not_steered());
+    }
     let filesystem = Filesystem::of(mount).map_err(|source| TakeoverError::Read {
         path: mount.mountpoint.clone(),
         source,
@@ -280,6 +284,20 @@ pub fn restore_after_daemon(mount: &MountEntry) -> Result<(), TakeoverError> {
         note,
     };
     takeover.restore()
+}
+
+/// A mount of a filesystem that was steered at `mountpoint` by a daemon which was killed, and is mounted
+/// elsewhere still with what that has left.
+///
+/// # Errors
+/// The table of mounts, or the runtime directory, cannot be read.
+pub fn left_elsewhere(mountpoint: &Path) -> Result<Option<MountEntry>, TakeoverError> {
+    let table = mounts().map_err(|source| TakeoverError::Read {
+        path: mountpoint.to_owned(),
+        source,
+    })?;
+    let found = note::noted_elsewhere(mountpoint, NOTE, &table)?;
+    Ok(found.filter(|mount| crate::is_steered(mount).is_none()))
 }
 
 fn settings(mount: &MountEntry, filesystem: &Filesystem) -> Result<Settings, TakeoverError> {

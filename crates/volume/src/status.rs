@@ -307,6 +307,9 @@ pub struct StoreStatus {
     /// object; none if it could.
     #[serde(default)]
     pub not_applied: Option<String>,
+    /// The snapshots that are kept of what is applied; none: no history is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<HistoryStatus>,
 }
 
 /// One app of a mount.

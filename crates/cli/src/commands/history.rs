@@ -6,18 +6,21 @@ use std::path::{Path, PathBuf};
 
 use mobifs_daemon::control::{Reply, Request};
 use mobifs_daemon::{Code, Failure, STORE_HISTORY};
-use mobifs_history::{Archive, ArchiveError, Snapshot};
+use mobifs_history::{Age, Archive, ArchiveError, Snapshot, WallTime};
 use mobifs_host::{mount_around, mounts};
 use mobifs_native::history::DIRECTORY;
 use mobifs_volume::AppSelection;
 
 use super::{ask, print, unexpected};
-use crate::arguments::HistoryArguments;
+use crate::history_arguments::HistoryArguments;
 
 pub(crate) fn run(arguments: &HistoryArguments) -> Result<(), Failure> {
     let place = Place::of(&arguments.directory)?;
     let archive = place.archive()?;
     let snapshots = archive.list().map_err(failed)?;
+    if let Some(unwanted) = unwanted(arguments, &snapshots)? {
+        return delete(&archive, &unwanted, arguments.json);
+    }
     let mut text = if arguments.json {
         serde_json::to_string_pretty(&json(&archive, &snapshots)).map_err(failed)?
     } else {
@@ -40,14 +43,91 @@ fn table(archive: &Archive, snapshots: &[Snapshot]) -> String {
 
 fn json(archive: &Archive, snapshots: &[Snapshot]) -> serde_json::Value {
     let all = snapshots.iter().map(|snapshot| {
-        serde_json::json!({
-            "time": snapshot.time.to_string(),
-            "commit": archive.transaction_of(snapshot).ok(),
-            "exact": snapshot.is_exact,
-            "path": archive.path_of(snapshot).to_string_lossy(),
-        })
+        let mut one = named(archive, snapshot);
+        one["commit"] = archive.transaction_of(snapshot).ok().into();
+        one
     });
     serde_json::json!({ "snapshots": all.collect::<Vec<_>>() })
+}
+
+fn named(archive: &Archive, snapshot: &Snapshot) -> serde_json::Value {
+    serde_json::json!({
+        "time": snapshot.time.to_string(),
+        "exact": snapshot.is_exact,
+        "path": archive.path_of(snapshot).to_string_lossy(),
+    })
+}
+
+/// The snapshots that are to be deleted; none: they are to be listed.
+fn unwanted(
+    arguments: &HistoryArguments,
+    snapshots: &[Snapshot],
+) -> Result<Option<Vec<Snapshot>>, Failure> {
+    let usage = |error: String| Failure::new(Code::Usage, error);
+    if let Some(age) = &arguments.older_than {
+        let age = Age::parse(age).map_err(|error| usage(error.to_string()))?;
+        let before = age.before(WallTime::now());
+        let older = snapshots.iter().filter(|snapshot| snapshot.time < before);
+        return Ok(Some(older.cloned().collect()));
+    }
+    if arguments.delete.is_empty() {
+        return Ok(None);
+    }
+    let mut unwanted = Vec::new();
+    // All of them are looked for before the first one goes.
+    for name in &arguments.delete {
+        let found = snapshots.iter().find(|snapshot| snapshot.has_name(name));
+        let shown = arguments.directory.display();
+        let found = found.cloned().ok_or_else(|| {
+            failed(format!(
+                "no snapshot of {shown} has the name {name}, and nothing was deleted: `mobifs history \
+                 {shown}` lists them"
+            ))
+        });
+        unwanted.push(found?);
+    }
+    unwanted.sort();
+    unwanted.dedup();
+    Ok(Some(unwanted))
+}
+
+/// Deletes snapshots, the oldest first, and says which are gone, also where one cannot be deleted.
+fn delete(archive: &Archive, unwanted: &[Snapshot], as_json: bool) -> Result<(), Failure> {
+    let mut deleted = Vec::new();
+    let mut result = Ok(());
+    for snapshot in unwanted {
+        let one = named(archive, snapshot);
+        match archive.remove(snapshot) {
+            // The daemon, or another command, was first.
+            Ok(None) => {}
+            Ok(Some(_)) => deleted.push((snapshot.name(), one)),
+            Err(error) => {
+                result = Err(failed(error));
+                break;
+            }
+        }
+    }
+    if !deleted.is_empty() {
+        archive.commit().map_err(failed)?;
+        archive.free_removed();
+    }
+    let text = if as_json {
+        let all: Vec<_> = deleted.into_iter().map(|(_, one)| one).collect();
+        serde_json::to_string_pretty(&serde_json::json!({ "deleted": all })).map_err(failed)?
+    } else {
+        let lines = deleted.iter();
+        let mut lines: Vec<_> = lines
+            .map(|(name, _)| format!("deleted {}", name.to_string_lossy()))
+            .collect();
+        if lines.is_empty() && result.is_ok() {
+            lines.push("no snapshot is so old".to_owned());
+        }
+        lines.join("\n")
+    };
+    if !text.is_empty() {
+        print(&(text + "\n"))?;
+    }
+    result
 }
 
 pub(super) fn failed(error: impl std::fmt::Display) -> Failure {

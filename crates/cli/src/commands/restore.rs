@@ -9,7 +9,7 @@ use mobifs_host::printable_path;
 
 use super::history::{Place, failed};
 use super::{print, tell};
-use crate::arguments::RestoreArguments;
+use crate::history_arguments::RestoreArguments;
 
 pub(crate) fn run(arguments: &RestoreArguments) -> Result<(), Failure> {
     let now = WallTime::now();

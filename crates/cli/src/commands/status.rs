@@ -145,6 +145,9 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
     write_daemon(text, status)?;
     write_memory(text, &status.memory)?;
     write_journal(text, &status.store)?;
+    if let Some(history) = &status.store.history {
+        writeln!(text, "history  {}", kept(history))?;
+    }
     write_apps(text, &status.totals)?;
     write_user(text, status)?;
     if let Some(recording) = &status.recording {

@@ -10,7 +10,7 @@ use mobifs_daemon::launch::{Ready, start_in_background};
 use mobifs_daemon::{Code, ConfigText, Failure, logging};
 use mobifs_host::{MountEntry, absolute_without_touching, mount_at};
 use mobifs_native::{
-    Examination, LeftOver, Obstacle, Plan, TakeoverError, examine_only, prepare,
+    Examination, LeftOver, Obstacle, Plan, TakeoverError, examine_only, left_elsewhere, prepare,
     restore_after_daemon, serve, unmark_after_daemon,
 };
 
@@ -214,9 +214,17 @@ fn restore(mountpoint: &Path, unasked: ControlError) -> Result<(), Failure> {
         Some(mount) => restore_mount(mount, &mut left)?,
         None => false,
     };
+    // What was mounted here may be mounted elsewhere still, with the options of steering.
+    let elsewhere = match is_restored {
+        true => None,
+        false => left_elsewhere(&absolute(mountpoint)?)?,
+    };
+    if let Some(other) = &elsewhere {
+        restore_mount(other, &mut left)?;
+    }
     left.forget_ended_mounts_at(&absolute(mountpoint)?)?;
     let path = mountpoint.display();
-    if !is_restored && left.is_empty() {
+    if !is_restored && elsewhere.is_none() && left.is_empty() {
         return Err(match (mount, unasked) {
             (Some(mount), _) => TakeoverError::NotSteered {
                 path: mount.mountpoint,
@@ -228,10 +236,14 @@ fn restore(mountpoint: &Path, unasked: ControlError) -> Result<(), Failure> {
             (None, unasked) => unasked.into(),
         });
     }
-    let options = match mount {
-        Some(_) if is_restored => "its mount options are restored",
-        Some(_) => "it has noted no options of this mount to restore",
-        None => "nothing is mounted there now",
+    let options = match (mount, elsewhere) {
+        (_, Some(other)) => format!(
+            "its filesystem is still mounted at {}, and has its mount options again",
+            other.mountpoint.display()
+        ),
+        (Some(_), None) if is_restored => "its mount options are restored".to_owned(),
+        (Some(_), None) => "it has noted no options of this mount to restore".to_owned(),
+        (None, None) => "nothing is mounted there now".to_owned(),
     };
     let mut sentence = format!("the daemon that steered {path} is gone; {options}");
     if !left.is_empty() {

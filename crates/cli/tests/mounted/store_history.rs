@@ -28,6 +28,12 @@ fn mounted(config: &str) -> Option<Fixture> {
     Some(fixture)
 }
 
+fn status_of(fixture: &Fixture) -> serde_json::Value {
+    let output = mobifs(&["status", "--json"], &fixture.mountpoint);
+    succeeds(&output);
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
 const THREE: &str = "[history]\ninterval_min_ms = 0\nkeep_count = 3\n";
 
 #[test]
@@ -49,6 +55,7 @@ fn applied_states_of_a_store_are_kept_and_restored() {
     let contents: Vec<_> = kept.iter().map(|kept| content(&kept.path)).collect();
     assert_eq!(contents, ["round 2", "round 3", "round 4"]);
     assert!(kept.iter().all(|kept| kept.is_exact), "{kept:?}");
+    says_what_is_kept(&fixture, &kept[2].time);
     let time = kept[0].time.clone();
     let restore = |words: &[&str], at: &Path| {
         let words: Vec<_> = ["restore", "--at", &time]
@@ -83,10 +90,15 @@ fn applied_states_of_a_store_are_kept_and_restored() {
     let times = |kept: Vec<Kept>| -> Vec<String> { kept.into_iter().map(|one| one.time).collect() };
     let before = times(kept);
     fixture.mount(&[]);
+    let shown = status_of(&fixture)["store"]["history"].clone();
+    assert!(shown["kept"] == 3 && shown["is_off"] == true, "{shown}");
     fs::write(fixture.mountpoint.join("later"), "later").unwrap();
     succeeds(&mobifs(&["sync"], &fixture.mountpoint));
     succeeds(&mobifs(&["umount"], &fixture.mountpoint));
     assert_eq!(times(history(&fixture.store)), before);
+    let words = ["history", "--delete", before[0].as_str()];
+    succeeds(&mobifs(&words, &fixture.store));
+    assert_eq!(times(history(&fixture.store)), before[1..]);
     let whole = fixture.path("whole");
     let words = ["restore", "--at", "-0s", "--to", whole.to_str().unwrap()];
     succeeds(&mobifs(&words, &fixture.store));
@@ -94,6 +106,21 @@ fn applied_states_of_a_store_are_kept_and_restored() {
     assert!(whole.join("restored/file").exists() && !whole.join(".mobifs").exists());
     let words = ["restore", "--at", "-0s", "--app", "app", "--in-place"];
     fails(&mobifs(&words, &fixture.store), 1, &["not mounted"]);
+}
+
+/// The status, of three exact snapshots of which this is the last.
+#[track_caller]
+fn says_what_is_kept(fixture: &Fixture, last: &str) {
+    let shown = status_of(fixture)["store"]["history"].clone();
+    assert_eq!(shown["kept"], 3, "{shown}");
+    assert_eq!(shown["last"], last);
+    assert_eq!(shown["last_is_exact"], true);
+    assert!(shown["failed"].is_null(), "{shown}");
+    assert_eq!(shown["is_off"], false);
+    let text = mobifs(&["status"], &fixture.mountpoint).stdout;
+    let text = String::from_utf8(text).unwrap();
+    let line = format!("history  3 snapshots are kept; the last is of {last}, exact");
+    assert!(text.contains(&line), "{text}");
 }
 
 /// Whatever a program writes meanwhile, an app is at a point in time.
@@ -156,6 +183,12 @@ fn a_store_without_snapshots_is_served() {
         &mobifs(&["history"], &fixture.mountpoint),
         1,
         &["has no history", "only btrfs has snapshots"],
+    );
+    let shown = status_of(&fixture)["store"]["history"].clone();
+    let failed = shown["failed"].as_str().unwrap();
+    assert!(
+        failed.contains("has no history") && shown["kept"] == 0,
+        "{shown}"
     );
     let log = fs::read_to_string(fixture.path("log")).unwrap();
     assert!(log.contains("no snapshot is kept of this commit"), "{log}");

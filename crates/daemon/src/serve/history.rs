@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mobifs_base::MonotonicNs;
 use mobifs_history::{KeepRules, Keeper, NoStandstill, Retention, Subvolume};
-use mobifs_volume::{AppliedState, HistoryRules};
+use mobifs_volume::{AppliedState, HistoryRules, HistoryStatus};
 use parking_lot::Mutex;
 
 /// Where the snapshots of a store lie in it.
@@ -15,6 +15,8 @@ pub const STORE_HISTORY: &str = ".mobifs/history";
 /// Keeps snapshots of a store.
 struct StoreHistory {
     keeper: Mutex<Keeper>,
+    /// As it was at the last look, for a status that does not wait for a snapshot which is taken.
+    seen: Mutex<Option<HistoryStatus>>,
 }
 
 /// Why a wanted history of the store cannot be kept, as a sentence for the user; none if it can, or
@@ -33,11 +35,22 @@ pub fn why_no_history(store: &Path, rules: &HistoryRules) -> Option<String> {
     ))
 }
 
-/// What keeps the history of a store, if one is wanted.
+/// What the status says of a history; none if there is none.
+pub fn history_status(keeper: &Keeper, last_standstill_ms: Option<u64>) -> Option<HistoryStatus> {
+    let kept = keeper.kept()?;
+    let last = kept.last();
+    Some(HistoryStatus {
+        kept: kept.len() as u64,
+        last: last.map(|last| last.time.to_string()),
+        last_is_exact: last.map(|last| last.is_exact),
+        last_standstill_ms,
+        failed: keeper.failed().map(str::to_owned),
+        is_off: !keeper.is_on(),
+    })
+}
+
+/// What keeps the history of a store, if one is wanted, or there is one of earlier.
 pub(super) fn of_store(store: &Path, rules: &HistoryRules) -> Option<Arc<dyn AppliedState>> {
-    if !rules.is_on() {
-        return None;
-    }
     let rules = KeepRules {
         retention: Retention {
             count: rules.keep_count,
@@ -46,8 +59,12 @@ pub(super) fn of_store(store: &Path, rules: &HistoryRules) -> Option<Arc<dyn App
         interval_min: rules.interval_min,
         free_min_percent: rules.free_min_percent,
     };
-    let keeper = Mutex::new(Keeper::new(store, Path::new(STORE_HISTORY), rules));
-    Some(Arc::new(StoreHistory { keeper }))
+    let keeper = Keeper::new(store, Path::new(STORE_HISTORY), rules);
+    let seen = history_status(&keeper, None)?;
+    Some(Arc::new(StoreHistory {
+        keeper: Mutex::new(keeper),
+        seen: Mutex::new(Some(seen)),
+    }))
 }
 
 impl AppliedState for StoreHistory {
@@ -61,5 +78,15 @@ impl AppliedState for StoreHistory {
         // An error is in the log; the mount does without.
         keeper.after_commit(now, &NoStandstill);
         keeper.look(now, &NoStandstill);
+        *self.seen.lock() = history_status(&keeper, None);
+    }
+
+    fn history(&self) -> Option<HistoryStatus> {
+        let mut seen = self.seen.lock();
+        if let Some(mut keeper) = self.keeper.try_lock() {
+            keeper.look_what_is_kept();
+            *seen = history_status(&keeper, None);
+        }
+        seen.clone()
     }
 }

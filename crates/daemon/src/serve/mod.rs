@@ -32,7 +32,7 @@ use crate::predecessor::{Patience, after_predecessor};
 use crate::recording::Recording;
 use crate::store_owner::serving;
 use commands::Daemon;
-pub use history::{STORE_HISTORY, why_no_history};
+pub use history::{STORE_HISTORY, history_status, why_no_history};
 pub use takeover::TakeoverState;
 
 /// How long to wait before trying again to commit what could not be committed.

@@ -55,6 +55,10 @@ impl Btrfs {
         name_of_target(&self.directory.as_ref()?.join("bdi"))
     }
 
+    pub(super) fn kernel_directory(&self) -> Option<&Path> {
+        self.directory.as_deref()
+    }
+
     pub(super) fn device_directory(&self) -> Option<PathBuf> {
         Some(Path::new("/sys/class/block").join(self.device.as_ref()?))
     }

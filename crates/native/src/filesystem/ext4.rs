@@ -88,6 +88,10 @@ impl Ext4 {
         fs::read_to_string(self.journal.as_ref()?.join("info")).ok()
     }
 
+    pub(super) fn kernel_directory(&self) -> PathBuf {
+        Path::new("/sys/fs/ext4").join(&self.name)
+    }
+
     pub(super) fn device_directory(&self) -> PathBuf {
         device_directory(self.device)
     }

@@ -5,6 +5,7 @@ mod committer;
 mod ext4;
 
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use mobifs_host::MountEntry;
@@ -127,6 +128,17 @@ impl Filesystem {
             "btrfs" => Some(Self::Btrfs(Btrfs::of(mount)?)),
             _ => None,
         })
+    }
+
+    /// A number that it has from its first mount to the unmount of its last one, and that no other has
+    /// before the machine is restarted: that of its directory in `/sys`, which the kernel makes then.
+    /// None where that is not shown.
+    pub(crate) fn instance(&self) -> Option<u64> {
+        let about = match self {
+            Self::Ext4(ext4) => ext4.kernel_directory().metadata(),
+            Self::Btrfs(btrfs) => btrfs.kernel_directory()?.metadata(),
+        };
+        about.ok().map(|about| about.ino())
     }
 
     /// Its type.

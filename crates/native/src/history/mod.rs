@@ -74,16 +74,7 @@ impl Keeper {
 
     /// For the status; none if there is no history.
     pub(crate) fn status(&self) -> Option<HistoryStatus> {
-        let kept = self.keeper.kept()?;
-        let last = kept.last();
-        Some(HistoryStatus {
-            kept: kept.len() as u64,
-            last: last.map(|last| last.time.to_string()),
-            last_is_exact: last.map(|last| last.is_exact),
-            last_standstill_ms: self.pause.last_ms(),
-            failed: self.keeper.failed().map(str::to_owned),
-            is_off: !self.keeper.is_on(),
-        })
+        mobifs_daemon::history_status(&self.keeper, self.pause.last_ms())
     }
 }
 
@@ -142,11 +133,11 @@ pub fn check(mount: &MountEntry, rules: &HistoryRules) -> Option<String> {
 fn kept_without_rules(mount: &MountEntry) -> Option<String> {
     let archive = Archive::open(&mount.mountpoint, Path::new(DIRECTORY)).ok()?;
     let count = archive.list().ok()?.len();
-    let place = archive.path().display();
+    let shown = mount.mountpoint.display();
     (count > 0).then(|| {
         format!(
             "The history is off (keep_count = 0), and the snapshots that were taken before ({count}) stay \
-             until they are deleted (`btrfs subvolume delete {place}/*`)."
+             until they are deleted (`mobifs history --older-than 0s {shown}`)."
         )
     })
 }

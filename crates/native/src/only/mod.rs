@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use mobifs_host::MountEntry;
+use mobifs_host::{MountEntry, other_mounts_of};
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::{Deserialize, Serialize};
 
@@ -98,6 +98,16 @@ pub enum OnlyError {
         /// Why not.
         source: io::Error,
     },
+    /// What is mounted of the filesystem does not show the directory.
+    #[error(
+        "files below {path} keep the flag to journal their content, as no mount of the filesystem shows \
+         this directory any more: mount it, and run `mobifs steer --stop` there",
+        path = path.display()
+    )]
+    OutOfSight {
+        /// The directory, from the root of the filesystem.
+        path: PathBuf,
+    },
     /// What is to be undone cannot be noted.
     #[error(transparent)]
     Note(#[from] NoteError),
@@ -113,7 +123,39 @@ pub(crate) struct Only {
 /// What is noted for whoever restores what a daemon has left that was killed.
 #[derive(Debug, Serialize, Deserialize)]
 struct Note {
+    /// Where they were when they were marked.
     directories: Vec<PathBuf>,
+    /// The same from the root of the filesystem, where they are whatever is mounted of it.
+    #[serde(default)]
+    inside: Vec<PathBuf>,
+}
+
+impl Note {
+    fn of(mount: &MountEntry, directories: &[PathBuf]) -> Self {
+        let below = |path: &PathBuf| path.strip_prefix(&mount.mountpoint).ok().map(PathBuf::from);
+        let inside = directories.iter().filter_map(below);
+        Self {
+            directories: directories.to_vec(),
+            inside: inside.map(|path| mount.root.join(path)).collect(),
+        }
+    }
+
+    /// Where they are now, in this mount or in another one of the filesystem.
+    fn places(&self, mount: &MountEntry) -> Result<Vec<PathBuf>, OnlyError> {
+        let mut mounts = vec![mount.clone()];
+        mounts.extend(other_mounts_of(mount).unwrap_or_default());
+        let place = |path: &PathBuf| {
+            let place = mounts.iter().find_map(|mount| place_in(mount, path));
+            place.ok_or_else(|| OnlyError::OutOfSight { path: path.clone() })
+        };
+        self.inside.iter().map(place).collect()
+    }
+}
+
+/// Where a mount shows what lies there in its filesystem, if it does.
+fn place_in(mount: &MountEntry, inside: &Path) -> Option<PathBuf> {
+    let below = inside.strip_prefix(&mount.root).ok()?;
+    Some(mount.mountpoint.join(below))
 }
 
 /// Why these directories of a filesystem cannot be steered as they are; the directories, from the root,
@@ -199,14 +241,12 @@ impl Only {
             note: NoteFile::of(mount, NOTE)?,
         };
         // One that a killed daemon has left, and that is not steered any more.
-        if let Some(mut left) = only.note.read::<Note>() {
-            left.directories
-                .retain(|directory| !only.directories.contains(directory));
-            undo(&left.directories)?;
+        if let Some(left) = only.note.read::<Note>() {
+            let mut left = left.places(mount)?;
+            left.retain(|directory| !only.directories.contains(directory));
+            undo(&left)?;
         }
-        only.note.write(&Note {
-            directories: only.directories.clone(),
-        })?;
+        only.note.write(&Note::of(mount, directories))?;
         let marked = only.mark();
         if marked.is_err() {
             let _undone = only.restore();
@@ -273,7 +313,7 @@ impl Only {
 pub fn unmark_after_daemon(mount: &MountEntry) -> Result<(), OnlyError> {
     let file = NoteFile::of(mount, NOTE)?;
     if let Some(note) = file.read::<Note>() {
-        undo(&note.directories)?;
+        undo(&note.places(mount)?)?;
         file.remove();
     }
     Ok(())
@@ -299,4 +339,51 @@ fn undo(directories: &[PathBuf]) -> Result<(), OnlyError> {
         }
     }
     failed.map_or(Ok(()), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(root: &str, mountpoint: &str) -> MountEntry {
+        MountEntry {
+            id: 7,
+            parent_id: 1,
+            root: root.into(),
+            mountpoint: mountpoint.into(),
+            kind: "ext4".to_owned(),
+            source: "/dev/x".into(),
+            // A number that no mount of the machine has.
+            device_major: 4095,
+            device_minor: 1_048_575,
+            user_id: None,
+        }
+    }
+
+    /// They were looked for where they had been, found nowhere, and kept their flags.
+    #[test]
+    fn directories_are_found_through_another_mount_of_the_filesystem() {
+        let note = Note::of(
+            &mount("/", "/data"),
+            &["/data/app".into(), "/data/more/b".into()],
+        );
+        let found = |mount: MountEntry| note.places(&mount).ok();
+        let paths = |paths: [&str; 2]| Some(paths.map(PathBuf::from).to_vec());
+        assert_eq!(
+            found(mount("/", "/data")),
+            paths(["/data/app", "/data/more/b"])
+        );
+        assert_eq!(
+            found(mount("/", "/bound")),
+            paths(["/bound/app", "/bound/more/b"])
+        );
+        let error = note.places(&mount("/more", "/part")).unwrap_err();
+        assert!(
+            error.to_string().contains("below /app keep the flag"),
+            "{error}"
+        );
+        let part = Note::of(&mount("/more", "/part"), &["/part/b".into()]);
+        let found = part.places(&mount("/", "/data")).unwrap();
+        assert_eq!(found, [Path::new("/data/more/b")]);
+    }
 }

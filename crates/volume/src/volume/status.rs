@@ -21,6 +21,8 @@ impl Volume {
         let read_only = shared.options.read_only;
         // A lock in the expression below would be held to its end.
         let not_applied = shared.apply_failure.lock().clone();
+        let applied = shared.options.applied.as_ref();
+        let history = applied.and_then(|applied| applied.history());
         let (engine, machine) = {
             // What the machine does and what the apps are, at one moment.
             let locked = shared.lock_engine();
@@ -66,6 +68,7 @@ impl Volume {
                 preallocated_unused_bytes: pending.preallocated_bytes,
                 ordered_fsyncs: shared.rollback_journals.ordered(),
                 not_applied,
+                history,
             },
             user: shared.user_report(now),
             recording: None,

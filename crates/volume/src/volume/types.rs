@@ -7,6 +7,7 @@ use mobifs_base::MonotonicNs;
 use mobifs_engine::{FsError, PacingRules};
 use mobifs_store::StoreError;
 
+use crate::status::HistoryStatus;
 use crate::{Arena, ArenaError, Clock, Config, Rules, SystemClock};
 
 /// What a [`crate::Volume`] is made with.
@@ -58,6 +59,11 @@ pub trait AppliedState: Send + Sync {
 
     /// Everything committed is applied, and nothing is committed until this returns.
     fn applied(&self, now: MonotonicNs);
+
+    /// The snapshots that it keeps, for the status; none: no history is kept.
+    fn history(&self) -> Option<HistoryStatus> {
+        None
+    }
 }
 
 impl VolumeOptions {

@@ -156,6 +156,36 @@ fn other_users_are_told_who_may_ask() {
     );
 }
 
+#[test]
+fn other_users_cannot_steer_and_change_nothing() {
+    needs_mounts!();
+    for made in [EXT4, BTRFS] {
+        let Some(disk) = Disk::new(made) else {
+            continue;
+        };
+        let before = disk.options();
+        let program = disk.fixture.path("mobifs-of-all");
+        copy_program(&program);
+        let base = program.parent().unwrap();
+        fs::set_permissions(base, fs::Permissions::from_mode(0o755)).unwrap();
+        let as_nobody = |words: &[&str]| {
+            let mut command = Command::new(&program);
+            command.args(words).arg(&disk.at).uid(65_534).gid(65_534);
+            command.env_remove("XDG_RUNTIME_DIR").current_dir("/");
+            command.output().unwrap()
+        };
+        let needed = ["only a process with CAP_SYS_ADMIN", "run this as root"];
+        fails(&as_nobody(&["steer"]), 1, &needed);
+        let checked = as_nobody(&["steer", "--check"]);
+        fails(&checked, 1, &["cannot be steered as it is"]);
+        let said = String::from_utf8(checked.stdout).unwrap();
+        assert!(needed.iter().all(|one| said.contains(one)), "{said}");
+        fails(&as_nobody(&["steer", "--stop"]), 5, &["is not steered"]);
+        assert_eq!(disk.options(), before);
+        assert!(!disk.is_in_force());
+    }
+}
+
 /// "Permission denied" alone.
 #[test]
 fn other_users_are_told_that_a_history_is_roots() {
@@ -170,6 +200,7 @@ fn other_users_are_told_that_a_history_is_roots() {
     fs::set_permissions(base, fs::Permissions::from_mode(0o755)).unwrap();
     for words in [
         &["history"][..],
+        &["history", "--older-than", "0s"],
         &["restore", "--at", "-0s", "--to", "/none"],
     ] {
         let mut command = Command::new(&program);

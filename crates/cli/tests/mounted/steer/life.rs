@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{BTRFS, Disk, EXT4, Made, mount_line, unmount};
 use crate::fixture::{PROGRAM, fails, message, mobifs, needs_mounts, succeeds, wait_until};
 
-fn pid(disk: &Disk) -> Pid {
+pub(super) fn pid(disk: &Disk) -> Pid {
     let pid = disk.status()["daemon_pid"].as_i64().unwrap();
     Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
 }
@@ -333,6 +333,7 @@ fn stop_after_a_kill_leaves_nothing_behind() {
             wait_until(|| disk.registration().is_none());
             let mut note = note.unwrap();
             note["mount_id"] = u64::from(u32::MAX).into();
+            note["filesystem"] = 1.into();
             fs::write(&left[1], note.to_string()).unwrap();
             let stopped = mobifs(&["steer", "--stop"], &disk.at);
             succeeds(&stopped);
@@ -402,6 +403,7 @@ fn what_was_noted_of_a_mount_is_for_no_other() {
         return;
     };
     left["unique_mount_id"] = (unique - 1).into();
+    left["filesystem"] = 1.into();
     fs::write(&note, left.to_string()).unwrap();
     let during = disk.options();
     succeeds(&mobifs(&["steer", "--stop"], &disk.at));

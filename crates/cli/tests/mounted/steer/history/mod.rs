@@ -1,5 +1,6 @@
 //! Snapshots of a steered btrfs.
 
+mod delete;
 mod exact;
 mod killed;
 mod restore;
@@ -219,10 +220,7 @@ fn a_history_that_is_switched_off_keeps_its_snapshots() {
     disk.steer("");
     is_shown();
     assert_eq!(times(&disk.at), before);
-    let mut delete = Command::new("btrfs");
-    delete.args(["subvolume", "delete"]);
-    delete.args(history(&disk.at).iter().map(|kept| &kept.path));
-    succeeds(&delete.output().unwrap());
+    succeeds(&mobifs(&["history", "--older-than", "0s"], &disk.at));
     assert!(disk.status()["native"]["history"].is_null());
 }
 
