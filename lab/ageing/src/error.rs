@@ -20,6 +20,9 @@ pub enum AgeError {
         /// What the kernel says.
         error: io::Error,
     },
+    /// Only root sets up loop devices.
+    #[error("{} would be mounted by a loop device, which takes root; become root, or age a directory", text(.0))]
+    NotRoot(PathBuf),
     /// Something else is in the directory.
     #[error("{} is not empty (it has {}), and ageing would mix with what is there; give an empty directory", text(.path), text(.found))]
     NotEmpty {

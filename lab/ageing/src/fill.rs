@@ -192,6 +192,19 @@ impl Procedure {
         }
     }
 
+    /// With a mark that leaves little on a filesystem of `total_bytes`. Of a large one 0.5 % is more than an app
+    /// needs, and lies in a few extents; at [`Utilisation::Full`] new files would be whole in them.
+    #[must_use]
+    pub fn of_size(mut self, total_bytes: u64) -> Self {
+        const LEFT_BYTES_MAX: u64 = 10_000_000;
+        if self.utilisation == Utilisation::Full {
+            let left = LEFT_BYTES_MAX * 1000 / total_bytes.max(1);
+            let mark = 1000_u32.saturating_sub(left.clamp(1, 1000) as u32);
+            self.mark_permille = self.mark_permille.max(mark);
+        }
+        self
+    }
+
     /// With as many small files as the target needs on a filesystem that is `before` like this: one
     /// that is partly used before has room for fewer.
     #[must_use]

@@ -3,6 +3,7 @@
 //! `docs/AGEING.md` says what is done, and `mobifs frag age` does it.
 #![forbid(unsafe_code)]
 
+mod aged;
 mod checksum;
 mod content;
 mod database;
@@ -18,10 +19,11 @@ mod space;
 mod state;
 mod table;
 
+pub use aged::Aged;
 pub use checksum::Checksum;
 pub use content::{mix, mix_name};
 pub use error::AgeError;
-pub use place::{Filesystem, Location, OpenedLocation, Through, Where, mobifs};
+pub use place::{Filesystem, Location, OpenedLocation, TREE, Through, Where, mobifs};
 pub use profile::{Profile, Source, profiles};
 pub use settings::{SEED_MAX, Settings};
 pub use space::Space;

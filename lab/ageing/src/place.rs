@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use mobifs_fragmentation::{MeasureError, Options, Report, measure};
 use mobifs_host::{mount_around, mount_at, mounts};
@@ -16,12 +17,16 @@ use crate::error::{AgeError, OnPath as _};
 use crate::fill::refuse_content;
 
 /// The directory of the tree, below the place.
-const TREE: &str = "aged";
+pub const TREE: &str = "aged";
+/// A file that is there for a moment.
+const PROBE: &str = ".mobifs-age-probe";
 /// The state of a run in a directory.
 pub(crate) const STATE_IN_DIRECTORY: &str = "mobifs-age.json";
 /// What belongs to a run on an image lies beside it, in a directory with this after its name.
 const BESIDE: &str = ".age";
 const STATE_BESIDE: &str = "state.json";
+/// How long another program may keep a filesystem busy that is to be unmounted.
+const BUSY_MAX: Duration = Duration::from_secs(10);
 const CAPACITY_MIN: u64 = 128 << 20;
 const CAPACITY_MAX: u64 = 8 << 40;
 
@@ -166,7 +171,7 @@ impl Location {
     }
 }
 
-fn beside(image: &Path) -> PathBuf {
+pub(crate) fn beside(image: &Path) -> PathBuf {
     let mut name = image.as_os_str().to_owned();
     name.push(BESIDE);
     PathBuf::from(name)
@@ -215,6 +220,7 @@ impl OpenedLocation {
                         });
                     }
                 }
+                needs_root(path)?;
                 let image = File::create_new(path).at("make", path)?;
                 let made = make_filesystem(&image, path, *filesystem, *capacity_bytes)
                     .and_then(|()| fs::create_dir(&beside).at("make", &beside));
@@ -252,6 +258,7 @@ impl OpenedLocation {
                 let beside = beside(path);
                 place._lock = Some(lock(&beside)?);
                 let beside = beside.canonicalize().at("look at", &beside)?;
+                needs_root(path)?;
                 clean(&beside, location.through)?;
                 place.mount_image(path, &beside)?;
             }
@@ -361,6 +368,28 @@ impl OpenedLocation {
         Ok(())
     }
 
+    /// Makes sure, before anything is done, that the result can be measured.
+    ///
+    /// # Errors
+    /// The filesystem does not report where files lie.
+    pub(crate) fn check_map(&self) -> Result<(), AgeError> {
+        let Where::Directory(directory) = &self.location.place else {
+            return Ok(());
+        };
+        let probe = directory.join(PROBE);
+        // Not all in zeros, which need no place.
+        fs::write(&probe, [1; 4096]).at("write", &probe)?;
+        let result = measured(&probe);
+        fs::remove_file(&probe).at("delete", &probe)?;
+        match result {
+            Err(error @ (MeasureError::NoMap { .. } | MeasureError::Network { .. })) => {
+                Err(error.into())
+            }
+            // What lies on a mount of MobiFS is measured in its store.
+            _ => Ok(()),
+        }
+    }
+
     /// Measures the tree after everything has come to its place.
     ///
     /// # Errors
@@ -433,10 +462,7 @@ impl OpenedLocation {
             let mut stop = Command::new(mobifs()?);
             tool(stop.args(["steer", "--stop"]).arg(self.lower()))?;
         }
-        if let Some(disk) = self.disk.take() {
-            tool(Command::new("umount").arg(&disk))?;
-        }
-        Ok(())
+        self.disk.take().map_or(Ok(()), |disk| unmount(&disk))
     }
 }
 
@@ -473,8 +499,15 @@ fn make_filesystem(
     tool(mkfs.arg(path))
 }
 
+fn needs_root(image: &Path) -> Result<(), AgeError> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    Err(AgeError::NotRoot(image.to_owned()))
+}
+
 /// One run at a time.
-fn lock(directory: &Path) -> Result<File, AgeError> {
+pub(crate) fn lock(directory: &Path) -> Result<File, AgeError> {
     let file = match File::open(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             return Err(AgeError::State {
@@ -509,9 +542,22 @@ fn clean(beside: &Path, through: Through) -> Result<(), AgeError> {
             // It is not steered if the run was killed before or after that.
             let _stopped = stop.args(["steer", "--stop"]).arg(&disk).output();
         }
-        tool(Command::new("umount").arg(&disk))?;
+        unmount(&disk)?;
     }
     Ok(())
+}
+
+/// Other programs look into filesystems, and keep them busy for a moment.
+fn unmount(disk: &Path) -> Result<(), AgeError> {
+    const PAUSE: Duration = Duration::from_millis(50);
+    let begun = Instant::now();
+    loop {
+        let result = tool(Command::new("umount").arg(disk));
+        if result.is_ok() || begun.elapsed() > BUSY_MAX {
+            return result;
+        }
+        std::thread::sleep(PAUSE);
+    }
 }
 
 /// The program `mobifs`: beside this one, or on the `PATH`.

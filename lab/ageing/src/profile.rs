@@ -219,8 +219,13 @@ impl Source {
                 message,
             });
         }
-        let text = fs::read_to_string(path).at("read", path)?;
-        Ok(Self { name, text })
+        match String::from_utf8(fs::read(path).at("read", path)?) {
+            Ok(text) => Ok(Self { name, text }),
+            Err(_) => Err(AgeError::Profile {
+                source_name: name,
+                message: "it is no text (UTF-8)".to_owned(),
+            }),
+        }
     }
 }
 
@@ -440,6 +445,16 @@ mod tests {
         });
         let profiles = profiles(&sources).unwrap();
         assert_eq!((profiles.len(), profiles[0].threads), (11, 2));
+    }
+
+    #[test]
+    fn a_profile_that_is_no_text_is_a_damaged_one() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("x.toml");
+        fs::write(&path, b"name = \"\xff\"").unwrap();
+        let error = Source::file(&path).unwrap_err();
+        assert!(matches!(error, AgeError::Profile { .. }), "{error}");
+        assert!(error.to_string().contains("no text"), "{error}");
     }
 
     #[test]

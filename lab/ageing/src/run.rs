@@ -73,6 +73,7 @@ pub fn scenarios(
     settings.check()?;
     let profiles = profiles(sources)?;
     let place = OpenedLocation::create(location)?;
+    place.check_map()?;
     let before = Space::of(place.lower())?;
     let filler_bytes = filler_bytes(settings, before);
     let kept = sources.iter().map(|source| Kept {

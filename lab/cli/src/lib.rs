@@ -188,6 +188,7 @@ mod tests {
             "frag measure --csv F --html P --top 5 --read-within 30 --no-sync DIR FILE IMAGE",
             "frag experiment sqlite scan --out D --json --seed 3",
             "frag experiment all --full",
+            "frag waits --rounds 5 --seed 2 --json I J",
             "persist characterise --json IMAGE",
             "persist characterise --through mobifs --device I --model ufs31 --scale 0 -- git status",
             "persist characterise --html F --mount-options data=journal --mkfs -J --mkfs size=4 --trace T",

@@ -61,6 +61,9 @@ const MKFS_EXT4: &str = "lazy_itable_init=1,lazy_journal_init=1,nodiscard";
 /// Else the kernel writes them in the background while others are timed.
 const MOUNT_EXT4: &str = "noinit_itable";
 
+/// The image within the directory of a disk.
+const IMAGE: &str = "image";
+
 /// What disk is wanted.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
@@ -96,17 +99,38 @@ pub(crate) struct Disk {
 
 impl Disk {
     pub(crate) fn new(scratch: &Path, wanted: Wanted) -> Result<Self, FragError> {
+        let disk = Self::serve(directory_in(scratch)?, wanted)?;
+        disk.format()?;
+        disk.mounted()
+    }
+
+    /// Over a copy of an image, which stays as it is.
+    pub(crate) fn of_copy(
+        scratch: &Path,
+        image: &Path,
+        filesystem: Filesystem,
+        seed: u64,
+    ) -> Result<Self, FragError> {
+        let base = directory_in(scratch)?;
+        let about = fs::metadata(image).map_err(|error| FragError::io(image, error))?;
+        let mut copy = Command::new("cp");
+        copy.args(["--sparse=always", "--reflink=auto", "--"]);
+        run(copy.arg(image).arg(base.path().join(IMAGE)))?;
+        let wanted = Wanted {
+            filesystem,
+            ..Wanted::ext4(about.len(), seed)
+        };
+        Self::serve(base, wanted)?.mounted()
+    }
+
+    fn serve(base: TempDir, wanted: Wanted) -> Result<Self, FragError> {
         const REASON: &str = "the experiment has a mapping cache of its own";
-        let base = tempfile::Builder::new()
-            .prefix("mobifs-frag-")
-            .tempdir_in(scratch)
-            .map_err(|error| FragError::io(scratch, error))?;
         let mut config: Config = Preset::Emmc51.config()?;
         if let Some(bytes) = wanted.mapping_cache_bytes {
             config.mapping.cache_bytes = Parameter::assumed(bytes, REASON);
         }
         let options = ServeOptions {
-            image: base.path().join("image"),
+            image: base.path().join(IMAGE),
             size_bytes: Some(wanted.size_bytes),
             config: Some(config),
             seed: Some(wanted.seed),
@@ -126,11 +150,14 @@ impl Disk {
             read_ahead_before: None,
         };
         disk.read_ahead_as_phones()?;
-        disk.format()?;
-        let place = disk.root();
-        fs::create_dir(&place).map_err(|error| FragError::io(&place, error))?;
-        disk.mount()?;
         Ok(disk)
+    }
+
+    fn mounted(mut self) -> Result<Self, FragError> {
+        let place = self.root();
+        fs::create_dir(&place).map_err(|error| FragError::io(&place, error))?;
+        self.mount()?;
+        Ok(self)
     }
 
     fn device(&self) -> Result<PathBuf, FragError> {
@@ -199,6 +226,11 @@ impl Disk {
         self.base.path().join("mnt")
     }
 
+    /// A place of this name that goes with the disk and does not lie on it.
+    pub(crate) fn beside(&self, name: &str) -> PathBuf {
+        self.base.path().join(name)
+    }
+
     /// Size of the device.
     pub(crate) const fn size_bytes(&self) -> u64 {
         self.wanted.size_bytes
@@ -252,7 +284,7 @@ impl Disk {
     }
 
     pub(crate) fn counts(&self) -> Result<DeviceCounts, FragError> {
-        let image = self.base.path().join("image");
+        let image = self.base.path().join(IMAGE);
         let stats = match ask(&image, &Request::Stats)? {
             Reply::Stats { stats } => stats,
             other => return Err(FragError::Unexpected(format!("{other:?}"))),
@@ -281,6 +313,12 @@ impl Drop for Disk {
         // The image goes with the directory, so its state need not be right.
         let _saved = served.wait();
     }
+}
+
+fn directory_in(scratch: &Path) -> Result<TempDir, FragError> {
+    let mut directory = tempfile::Builder::new();
+    let made = directory.prefix("mobifs-frag-").tempdir_in(scratch);
+    made.map_err(|error| FragError::io(scratch, error))
 }
 
 /// Runs a program that must succeed.

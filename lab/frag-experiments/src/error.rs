@@ -31,6 +31,14 @@ pub enum FragError {
         /// What the system said.
         error: io::Error,
     },
+    /// An image that is used otherwise.
+    #[error("{} is in use ({by}); unmount or detach it first", image.display())]
+    InUse {
+        /// Which.
+        image: PathBuf,
+        /// By what.
+        by: String,
+    },
     /// A program is not installed.
     #[error(
         "{0} is not installed; install the package that has it (e2fsprogs, xfsprogs, btrfs-progs)"

@@ -17,10 +17,12 @@ mod pieces;
 mod report;
 mod settings;
 mod together;
+mod waits_of;
 
 pub use disk::Filesystem;
 pub use error::FragError;
 pub use outcome::{Figure, Outcome};
 pub use page::page;
-pub use report::{Name, Report, SCHEMA, run, text};
+pub use report::{Name, Report, SCHEMA, run, table_text, text};
 pub use settings::{Extent, Settings};
+pub use waits_of::{Round, WaitsOf, waits_of, waits_table};

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Instant;
 
+use mobifs_charts::Table;
 use mobifs_experiments::criteria_table;
 use serde::Serialize;
 
@@ -152,24 +153,33 @@ pub fn text(outcome: &Outcome) -> String {
 fn write_all(text: &mut String, outcome: &Outcome) -> std::fmt::Result {
     writeln!(text, "== {} ({:.0} s)", outcome.title, outcome.seconds)?;
     for table in &outcome.tables {
-        writeln!(text, "\n{}", table.caption)?;
-        let rows = || std::iter::once(&table.head).chain(&table.rows);
-        let width = |column: usize| {
-            let cells = rows().filter_map(|row| row.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<_> = (0..table.head.len()).map(width).collect();
-        for row in rows() {
-            let mut line = String::new();
-            for (cell, width) in row.iter().zip(&widths) {
-                write!(line, "{cell:>width$}  ")?;
-            }
-            writeln!(text, "{}", line.trim_end())?;
-        }
+        text.push('\n');
+        text.push_str(&table_text(table));
     }
     text.push_str(&criteria_table(&outcome.criteria));
     for note in &outcome.notes {
         writeln!(text, "{note}")?;
     }
     Ok(())
+}
+
+/// A table as text for people, its columns below each other.
+#[must_use]
+pub fn table_text(table: &Table) -> String {
+    let mut text = format!("{}\n", table.caption);
+    let rows = || std::iter::once(&table.head).chain(&table.rows);
+    let width = |column: usize| {
+        let cells = rows().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<_> = (0..table.head.len()).map(width).collect();
+    for row in rows() {
+        let cells = row.iter().zip(&widths);
+        let line: Vec<_> = cells
+            .map(|(cell, &width)| format!("{cell:>width$}"))
+            .collect();
+        text.push_str(line.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
 }

@@ -44,3 +44,4 @@ pub use page::{layouts, page};
 pub use report::{Report, SCHEMA};
 pub use shape::{FS_LEVELS, FileShape, Pieces, Run, level};
 pub use table::table;
+pub use targets::open_image;

@@ -155,7 +155,10 @@ fn open(path: &Path, more: OFlags) -> io::Result<File> {
 }
 
 /// Opens an image that nothing else uses, and keeps others that ask from using it.
-pub(crate) fn open_image(path: &Path) -> Result<File, MeasureError> {
+///
+/// # Errors
+/// It is not there, or in use.
+pub fn open_image(path: &Path) -> Result<File, MeasureError> {
     let at = |error: io::Error| MeasureError::at(path, error);
     let about = fs::metadata(path).map_err(at)?;
     let in_use = |by: String, advice: String| MeasureError::InUse {

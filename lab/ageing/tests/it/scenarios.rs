@@ -232,6 +232,44 @@ fn places_that_cannot_age_are_refused_and_nothing_is_lost() {
     );
 }
 
+/// A run of 30 days ended without its report because another program looked at the disk just then.
+#[test]
+fn a_disk_that_is_busy_for_a_moment_is_unmounted_all_the_same() {
+    if !can("ext4") {
+        return;
+    }
+    let base = scratch();
+    let site = image(&base, Filesystem::Ext4, Through::Plain);
+    let (place, _) = run::scenarios(&site, &settings(1), &apps()).unwrap();
+    let disk = place.lower().to_owned();
+    let used = fs::File::open(&disk).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            drop(used);
+        });
+        place.close().unwrap();
+    });
+    assert_eq!(names(&disk).len(), 0);
+}
+
+/// Nothing is installed first, which on a large one takes minutes.
+#[test]
+fn a_filesystem_whose_files_have_no_places_is_refused_before_anything_is_done() {
+    let is_there = Path::new("/dev/shm").is_dir();
+    if !mobifs_skip::can((!is_there).then_some("no /dev/shm")) {
+        return;
+    }
+    let base = tempfile::tempdir_in("/dev/shm").unwrap();
+    let small = Settings {
+        start_full_permille: 0,
+        ..settings(1)
+    };
+    let here = directory(base.path().to_owned());
+    refused(run::scenarios(&here, &small, &apps()), "lies on tmpfs");
+    assert_eq!(names(base.path()).len(), 0);
+}
+
 /// The lack of room is found by the plan, before a directory is touched.
 #[test]
 fn a_filesystem_that_is_too_small_is_left_as_it_was() {

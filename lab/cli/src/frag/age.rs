@@ -180,15 +180,16 @@ pub(super) fn run(arguments: &AgeArguments) -> Result<(), Failure> {
     let done = run::go_on(&place, &mut state, &stop, &mut |event| progress.show(event));
     progress.clear();
     let closed = place.close();
-    done.map_err(|error| failure(error, arguments))?;
-    closed.map_err(|error| failure(error, arguments))?;
+    done.map_err(|error| ended(error, arguments))?;
+    // What took hours is reported also where something keeps the image mounted.
     if arguments.json {
         let text = serde_json::to_string_pretty(&state);
         let text = text.map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
-        put(&(text + "\n"))
+        put(&(text + "\n"))?;
     } else {
-        put(&table(&state))
+        put(&table(&state))?;
     }
+    closed.map_err(|error| failure(error, arguments))
 }
 
 /// The first signal ends the run at its next step, the second at once.
@@ -337,7 +338,9 @@ fn procedure(
     });
     let procedure = match holes {
         Some(ageing) => Procedure::aged(arguments.seed, ageing, space.total_bytes(), deleted_bytes),
-        None => Procedure::new(arguments.seed, utilisation).fitting(space),
+        None => Procedure::new(arguments.seed, utilisation)
+            .of_size(space.total_bytes())
+            .fitting(space),
     };
     Procedure {
         large_is_written: arguments.write_large,
@@ -410,13 +413,28 @@ fn failure(error: AgeError, arguments: &AgeArguments) -> Failure {
     if !matches!(error, AgeError::Cancelled) {
         return Failure::new(code, error.to_string());
     }
+    let message = format!("stopped; continue with: {}", resumption(arguments));
+    Failure::new(code, message)
+}
+
+/// Of a run that had begun, and has its state.
+fn ended(error: AgeError, arguments: &AgeArguments) -> Failure {
+    let is_outside = matches!(error, AgeError::Io { .. } | AgeError::Sqlite { .. });
+    let mut failure = failure(error, arguments);
+    if is_outside {
+        let again = resumption(arguments);
+        failure.message += &format!("; when that is mended, go on with: {again}");
+    }
+    failure
+}
+
+fn resumption(arguments: &AgeArguments) -> String {
     let place = match (&arguments.image, &arguments.directory) {
         (Some(image), _) => format!("--image {}", image.display()),
         (None, Some(directory)) => directory.display().to_string(),
         (None, None) => String::new(),
     };
-    let message = format!("stopped; continue with: mobifs frag age --resume {place}");
-    Failure::new(code, message)
+    format!("mobifs frag age --resume {place}")
 }
 
 /// How far it is: days as they end, and on a terminal what is being done.

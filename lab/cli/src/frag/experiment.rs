@@ -72,9 +72,7 @@ pub(super) fn run(arguments: &ExperimentArguments) -> Result<(), Failure> {
         (_, true) => Extent::Tiny,
         _ => Extent::Reduced,
     };
-    let scratch = arguments.out.clone().unwrap_or_else(|| {
-        std::env::var_os("MOBIFS_SCRATCH").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)
-    });
+    let scratch = arguments.out.clone().unwrap_or_else(scratch);
     let settings = Settings {
         scratch,
         extent,
@@ -99,6 +97,11 @@ pub(super) fn run(arguments: &ExperimentArguments) -> Result<(), Failure> {
         put(&document)?;
     }
     judged(&report)
+}
+
+/// Where images lie while they are used.
+pub(super) fn scratch() -> PathBuf {
+    std::env::var_os("MOBIFS_SCRATCH").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)
 }
 
 fn judged(report: &Report) -> Result<(), Failure> {

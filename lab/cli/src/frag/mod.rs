@@ -6,6 +6,7 @@ mod defrag;
 mod experiment;
 mod measure;
 mod progress;
+mod waits;
 
 use std::path::Path;
 
@@ -20,6 +21,7 @@ use age::AgeArguments;
 use defrag::DefragArguments;
 use experiment::ExperimentArguments;
 use measure::MeasureArguments;
+use waits::WaitsArguments;
 
 #[derive(Debug, Args)]
 pub(crate) struct FragArguments {
@@ -43,6 +45,9 @@ enum FragCommand {
     /// Repeat published experiments with fragmented files on real filesystems; takes root
     #[command(after_help = experiment::HELP)]
     Experiment(ExperimentArguments),
+    /// What a user waits for on aged images: launch, table scan, installation, in the time of a flash device
+    #[command(after_help = waits::HELP)]
+    Waits(WaitsArguments),
     /// Defragment mounted filesystems: by copying, or by remapping on a served flash device
     #[command(after_help = defrag::HELP)]
     Defrag(DefragArguments),
@@ -54,6 +59,7 @@ pub(crate) fn run(arguments: &FragArguments) -> Result<(), Failure> {
         FragCommand::Advise(arguments) => advise::run(arguments),
         FragCommand::Age(arguments) => age::run(arguments),
         FragCommand::Experiment(arguments) => experiment::run(arguments),
+        FragCommand::Waits(arguments) => waits::run(arguments),
         FragCommand::Defrag(arguments) => defrag::run(arguments),
     }
 }

@@ -13,6 +13,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::flash_serve::Server;
+
+/// How long a test waits for something that must happen, before it says that it did not.
+const PATIENCE: Duration = Duration::from_secs(60);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mobifs-lab");
 /// Seconds of work.
 const SMALL: [&str; 14] = [
@@ -33,12 +37,12 @@ const SMALL: [&str; 14] = [
 ];
 
 /// An image that is aged; what a killed run left mounted goes with it.
-struct Phone {
+pub(crate) struct Phone {
     base: TempDir,
 }
 
 impl Phone {
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         if !mobifs_skip::is_root() {
             return None;
         }
@@ -63,7 +67,7 @@ impl Phone {
         Some(phone)
     }
 
-    fn image(&self) -> PathBuf {
+    pub(crate) fn image(&self) -> PathBuf {
         self.base.path().join("phone.img")
     }
 
@@ -81,7 +85,7 @@ impl Phone {
     }
 
     /// The checksums of a run through this.
-    fn aged(&self, through: &str) -> Vec<String> {
+    pub(crate) fn aged(&self, through: &str) -> Vec<String> {
         let output = self.run(&[&SMALL[..], &["--through", through]].concat());
         assert!(output.status.success(), "{through}: {}", errors(&output));
         checksums(&output)
@@ -97,7 +101,7 @@ impl Drop for Phone {
     }
 }
 
-fn errors(output: &Output) -> String {
+pub(crate) fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -109,7 +113,7 @@ fn checksums(output: &Output) -> Vec<String> {
 }
 
 /// Whether the product's program is built and can mount.
-fn has_mobifs() -> bool {
+pub(crate) fn has_mobifs() -> bool {
     let program = Path::new(PROGRAM).with_file_name("mobifs");
     let is_there = program.is_file();
     mobifs_skip::can((!is_there).then_some("no mobifs beside mobifs-lab"))
@@ -212,7 +216,6 @@ fn a_signal_ends_a_run_with_the_words_that_resume_it() {
 }
 
 fn wait_for_state(phone: &Phone) {
-    const PATIENCE: Duration = Duration::from_secs(60);
     let state = phone.base.path().join("phone.img.age/state.json");
     let start = Instant::now();
     while !state.exists() {
@@ -262,4 +265,118 @@ fn a_directory_is_filled_and_a_full_one_is_refused() {
     let state = base.path().join("mobifs-age.json");
     fs::write(&state, "{").unwrap();
     refused(&["--resume", path], 4, "damaged");
+}
+
+/// A directory on a served device, which is aged there.
+struct OnDevice {
+    base: TempDir,
+    server: Server,
+}
+
+impl OnDevice {
+    fn new() -> Self {
+        let base = std::env::var_os("MOBIFS_SCRATCH").unwrap_or_else(|| "/var/tmp".into());
+        let base = tempfile::tempdir_in(base).unwrap();
+        let server = Server::of_size(&base.path().join("device"), "512MiB");
+        let device = Self { base, server };
+        fs::create_dir(device.at()).unwrap();
+        let mut mkfs = Command::new("mkfs.ext4");
+        succeed(
+            mkfs.args(["-q", "-m0", "-b4096"])
+                .arg(&device.server.loop_device),
+        );
+        device.mount();
+        fs::remove_dir(device.at().join("lost+found")).unwrap();
+        device
+    }
+
+    fn at(&self) -> PathBuf {
+        self.base.path().join("at")
+    }
+
+    fn mount(&self) {
+        let mut mount = Command::new("mount");
+        succeed(mount.arg(&self.server.loop_device).arg(self.at()));
+    }
+
+    fn flash(&self, words: &[&str]) {
+        let mut flash = Command::new(PROGRAM);
+        let image = self.base.path().join("device");
+        succeed(flash.arg("flash").args(words).arg(image));
+    }
+
+    fn age(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command
+            .args(["frag", "age", "--json"])
+            .args(words)
+            .arg(self.at());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+impl Drop for OnDevice {
+    fn drop(&mut self) {
+        let _output = Command::new("umount").arg(self.at()).output();
+    }
+}
+
+fn succeed(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", errors(&output));
+}
+
+/// The device loses power while the tree ages: a sentence that says how to go on, and then the tree is that of a
+/// run without a cut.
+#[test]
+fn a_device_that_is_cut_meanwhile_loses_nothing() {
+    const WORDS: [&str; 10] = [
+        "--scale",
+        "0.004",
+        "--days",
+        "2",
+        "--minutes-per-day",
+        "7",
+        "--start-full",
+        "40",
+        "--full",
+        "80",
+    ];
+    if Phone::new().is_none() || !mobifs_skip::can_mount() {
+        return;
+    }
+    let device = OnDevice::new();
+    let whole = checksums(&device.age(&WORDS).output().unwrap());
+    assert_eq!(whole.len(), 3);
+    let device = OnDevice::new();
+    let run = device.age(&WORDS).spawn().unwrap();
+    let start = Instant::now();
+    // Databases are there: the first day is under way.
+    while !device
+        .at()
+        .join("aged/data/facebook/databases/newsfeed1.db")
+        .exists()
+    {
+        assert!(start.elapsed() < PATIENCE, "no database");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    device.flash(&["cut", "--keep", "random:3"]);
+    let output = run.wait_with_output().unwrap();
+    let said = errors(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let last = said.lines().next_back().unwrap();
+    assert!(
+        last.contains("go on with: mobifs frag age --resume"),
+        "{said}"
+    );
+    succeed(Command::new("umount").arg(device.at()));
+    device.flash(&["power-on"]);
+    let mut check = Command::new("e2fsck");
+    let checked = check.arg("-p").arg(&device.server.loop_device).status();
+    assert!(matches!(checked.unwrap().code(), Some(0 | 1)));
+    device.mount();
+    let resumed = device.age(&["--resume"]).output().unwrap();
+    assert!(resumed.status.success(), "{}", errors(&resumed));
+    assert_eq!(checksums(&resumed), whole);
 }

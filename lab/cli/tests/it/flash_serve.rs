@@ -12,16 +12,20 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 
 /// A process that serves a device, with a loop device over it.
-struct Server {
+pub(crate) struct Server {
     process: Child,
     mountpoint: PathBuf,
-    loop_device: PathBuf,
+    pub(crate) loop_device: PathBuf,
 }
 
 impl Server {
     fn start(image: &Path) -> Self {
+        Self::of_size(image, "64MiB")
+    }
+
+    pub(crate) fn of_size(image: &Path, size: &str) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_mobifs-lab"))
-            .args(["flash", "serve", "--preset", "emmc51", "--size", "64MiB"])
+            .args(["flash", "serve", "--preset", "emmc51", "--size", size])
             .args(["--scale", "0", "--json", "--loop"])
             .arg(image)
             .stdout(Stdio::piped())

@@ -124,3 +124,55 @@ fn bad_input_is_refused_in_one_sentence_and_nothing_is_lost() {
     assert_eq!(fs::read_to_string(&csv).unwrap(), "old");
     assert_eq!(fs::read_dir(base.path()).unwrap().count(), 3);
 }
+
+/// Runs a command as a user who owns nothing.
+fn as_nobody(arguments: &[&str]) -> Command {
+    use std::os::unix::process::CommandExt as _;
+    const NOBODY: u32 = 65534;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mobifs-lab"));
+    command.args(arguments).current_dir("/");
+    command.uid(NOBODY).gid(NOBODY);
+    command
+}
+
+#[test]
+fn a_user_who_may_not_is_told_so_in_one_sentence() {
+    if !mobifs_skip::is_root()
+        || !mobifs_skip::can(mobifs_skip::why_fails(&mut as_nobody(&["--help"])))
+    {
+        return;
+    }
+    let base = tempfile::tempdir().unwrap();
+    let at = |name: &str| base.path().join(name).to_str().unwrap().to_owned();
+    let secret = at("secret");
+    fs::create_dir(&secret).unwrap();
+    fs::write(at("secret/mine"), "mine").unwrap();
+    let set_mode = |path: &Path, mode: u32| {
+        use std::os::unix::fs::PermissionsExt as _;
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set_mode(base.path(), 0o777);
+    set_mode(Path::new(&secret), 0o700);
+    let new = at("new.img");
+    for (arguments, words) in [
+        (&["measure", &secret][..], "cannot be read by this user"),
+        (&["advise", &secret], "cannot be read by this user"),
+        (
+            &["defrag", "--copy", &secret],
+            "may not be written by this user",
+        ),
+        (&["age", "--yes", &secret], "Permission denied"),
+        (&["age", "--image", &new], "takes root"),
+        (&["experiment", "scan"], "takes root"),
+    ] {
+        let output = as_nobody(&["frag"]).args(arguments).output().unwrap();
+        let said = errors(&output);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(
+            said.contains(words) && said.lines().count() == 1,
+            "{arguments:?}: {said}"
+        );
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+    assert!(!Path::new(&new).exists());
+}

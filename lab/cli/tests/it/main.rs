@@ -10,3 +10,4 @@ mod frag_experiment;
 mod persist;
 mod sim;
 mod trace;
+mod waits;
