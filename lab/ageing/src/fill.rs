@@ -196,9 +196,9 @@ impl Procedure {
     /// needs, and lies in a few extents; at [`Utilisation::Full`] new files would be whole in them.
     #[must_use]
     pub fn of_size(mut self, total_bytes: u64) -> Self {
-        const LEFT_BYTES_MAX: u64 = 10_000_000;
+        const LEFT_BYTES: u64 = 10_000_000;
         if self.utilisation == Utilisation::Full {
-            let left = LEFT_BYTES_MAX * 1000 / total_bytes.max(1);
+            let left = (LEFT_BYTES * 1000).div_ceil(total_bytes.max(1));
             let mark = 1000_u32.saturating_sub(left.clamp(1, 1000) as u32);
             self.mark_permille = self.mark_permille.max(mark);
         }

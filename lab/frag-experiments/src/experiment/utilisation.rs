@@ -86,9 +86,7 @@ fn measure(
 
 /// Fig. 7.
 pub(crate) fn run(settings: &Settings) -> Result<Outcome, FragError> {
-    // So large that at Full what is free is about twice what an app takes: the more there is, the larger the extents
-    // that it finds.
-    let disk_bytes = settings.extent.of(512 * MIB, 2 * GIB, 8 * GIB);
+    let disk_bytes = settings.extent.of(512 * MIB, 2 * GIB, 16 * GIB);
     let states: &[State] = match settings.extent {
         Extent::Tiny => &[State::Low, State::High],
         _ => &[State::Low, State::Moderate, State::High, State::Full],
