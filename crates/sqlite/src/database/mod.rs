@@ -46,12 +46,26 @@ use crate::options::Options;
 
 pub(crate) const NO_NAME: Failure = Failure::Misuse("a database needs a file name");
 
+/// Who opens a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpenedBy {
+    /// A connection to it. At its last close it is finished: see `finish.rs`.
+    Connection,
+    /// SQLite, which recovers a transaction that this database had a part in from another one, and
+    /// looks at a file beside this one: whether it is there, what it names. It is closed as it was
+    /// found. Were it finished then, its journal would be gone between the moment at which SQLite
+    /// finds it and the one at which SQLite opens it; and to finish it the other database is needed,
+    /// whose lock is held by the recovery that is under way.
+    Recovery,
+}
+
 /// How a database is opened.
 pub(crate) struct OpenRequest<'a> {
     /// Absolute, without symlinks.
     pub(crate) path: &'a Path,
     pub(crate) options: Options,
     pub(crate) may_create: bool,
+    pub(crate) by: OpenedBy,
     /// The SQLite that uses it.
     pub(crate) sqlite: &'static dyn Sqlite,
 }

@@ -285,8 +285,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::database::OpenRequest;
     use crate::database::finish::{Sqlite, Unrecovered};
+    use crate::database::{OpenRequest, OpenedBy};
     use crate::options::Options;
     use crate::registry::Databases;
 
@@ -328,6 +328,7 @@ mod tests {
             path,
             options: Options::read(&|_| None).unwrap(),
             may_create: true,
+            by: OpenedBy::Connection,
             sqlite: &NoSqlite,
         };
         Databases::lock().open(&request).unwrap()

@@ -46,6 +46,8 @@ pub struct Finished {
     pub closes_on_full_disks: u64,
     /// Last closes after which the mark stayed, and that said so.
     pub marks_left: u64,
+    /// Programs that ended between two calls of a commit over two databases.
+    pub joint_kills: u64,
 }
 
 /// Two places with the same databases: one that MobiFS has, and the oracle's.
@@ -597,6 +599,12 @@ impl<'a> World<'a> {
         if process == PROCESSES || self.open.len() != 1 || !is_idle(&open) || open.is_immutable {
             return;
         }
+        if open.databases.len() == 1 && !open.has_no_locks && self.dice.roll(2) == 0 {
+            self.attach(slot);
+        }
+        let Some(open) = self.open.get(&slot).cloned() else {
+            return;
+        };
         let number = self.number;
         let rows = 1 + self.dice.roll(200);
         let also = if open.databases.len() > 1 {
@@ -614,14 +622,34 @@ impl<'a> World<'a> {
         self.finished.calls += 1;
         self.steps
             .push(format!("{process}: {call}, killed after {patience:?}"));
-        self.actors[process][0].send(&call);
-        std::thread::sleep(patience);
+        // A moment of a commit over two databases is rarely hit by chance.
+        let instant = if open.databases.len() > 1 && self.dice.roll(4) > 0 {
+            1 + self.dice.roll(12)
+        } else {
+            0
+        };
         let actor = &mut self.actors[process][0];
-        actor.process.kill().unwrap();
-        actor.process.wait().unwrap();
+        if instant > 0 {
+            self.steps.push(format!("it ends at instant {instant}"));
+            actor.call(&json!({ "do": "end at", "instant": instant }));
+            actor.send(&call);
+        } else {
+            actor.send(&call);
+            std::thread::sleep(patience);
+            actor.process.kill().unwrap();
+        }
         let answer = actor.answer();
+        self.finished.joint_kills += u64::from(instant > 0 && answer.is_none());
+        let _killed = actor.process.kill();
+        actor.process.wait().unwrap();
         let before: Vec<Looked> = (0..2).map(|it| self.look_through(1, it)).collect();
-        let found: Vec<Looked> = (0..2).map(|it| self.look_through(0, it)).collect();
+        // Each is opened alone, whichever comes first.
+        let first = self.dice.roll(2) as usize;
+        let mut found = [first, 1 - first].map(|it| self.look_through(0, it));
+        if first == 1 {
+            found.reverse();
+        }
+        let found = Vec::from(found);
         let is_done = found != before;
         if let Some(answer) = answer.filter(|answer| answer.code == 0) {
             assert!(
