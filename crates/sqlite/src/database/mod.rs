@@ -135,7 +135,7 @@ impl Database {
             return Err(Failure::Foreign(path.to_owned()));
         }
         opener.require_owner(beginning)?;
-        opener.check_companions()?;
+        opener.check_companions(beginning)?;
         let arena = ArenaFile::new(&request.options.arena, lower.identity())?;
         let mut salvaged = None;
         if beginning.is_in_use() {

@@ -119,7 +119,8 @@ impl<'a> Opener<'a> {
         }
     }
 
-    /// Only its owner, or root, can restore a file's attributes, and read a store.
+    /// Only its owner, or root, can restore a file's attributes. What lies beside it and is another
+    /// user's could be forged, for root, too.
     ///
     /// # Errors
     /// [`Failure::NotOwner`], [`Failure::StoreOfOther`].
@@ -136,21 +137,31 @@ impl<'a> Opener<'a> {
             let path = self.path.to_owned();
             return Err(Failure::NotOwner { path, owner });
         }
-        let directory = StoreScope::File(self.name.clone()).own_path(&self.directory);
-        let Some(owner) = other(&directory) else {
+        let beside = StoreScope::File(self.name.clone()).own_path(&self.directory);
+        let owner = beside.symlink_metadata().ok().map(|about| about.uid());
+        let Some(owner) = owner.filter(|&owner| owner != user.as_raw()) else {
             return Ok(());
         };
-        let remedy = if beginning.is_in_use() {
-            "the database was not closed: that user, or root, has to open and close it through \
-             MobiFS, and to delete the directory then"
-        } else {
-            "the database was closed, so the directory may be deleted"
-        };
+        let remedy = self.remedy(user, beginning);
         Err(Failure::StoreOfOther {
-            directory,
+            beside,
             owner,
             remedy,
         })
+    }
+
+    /// What can be done about another user's files beside the database.
+    fn remedy(&self, user: Uid, beginning: Beginning) -> &'static str {
+        if !beginning.is_in_use() {
+            "the database was closed, so it may be deleted"
+        } else if user.is_root() {
+            "the database was not closed: open and close it through MobiFS as that user; or, if you \
+             trust it and do without what is in that user's memory, give it to root, with all that is \
+             in it"
+        } else {
+            "the database was not closed: that user has to open and close it through MobiFS, and to \
+             delete it then"
+        }
     }
 
     /// Finds the process that has the database open through MobiFS, if that is why it cannot be
@@ -169,15 +180,21 @@ impl<'a> Opener<'a> {
     /// Refuses journals and logs of other users: SQLite would apply them.
     ///
     /// # Errors
-    /// [`Failure`].
-    pub(crate) fn check_companions(&self) -> Result<(), Failure> {
+    /// [`Failure::StoreOfOther`], [`Failure::System`].
+    pub(crate) fn check_companions(&self, beginning: Beginning) -> Result<(), Failure> {
         let looking = || Failure::system("looking at what is beside the database");
         let around = self.directory.metadata().map_err(looking())?;
         for name in self.companions().map_err(looking())? {
-            let about = self.directory.join(&name).symlink_metadata();
-            let about = about.map_err(looking())?;
-            check_owner(&name.display().to_string(), about.uid(), around.uid())
-                .map_err(|error| Failure::of_store(self.path, error))?;
+            let beside = self.directory.join(&name);
+            let owner = beside.symlink_metadata().map_err(looking())?.uid();
+            if check_owner(&name.display().to_string(), owner, around.uid()).is_err() {
+                let remedy = self.remedy(rustix::process::geteuid(), beginning);
+                return Err(Failure::StoreOfOther {
+                    beside,
+                    owner,
+                    remedy,
+                });
+            }
         }
         Ok(())
     }
@@ -396,7 +413,6 @@ mod tests {
         let closed = Beginning::Database { is_marked: false };
         let own = rustix::process::geteuid().as_raw();
         require(own, closed).unwrap();
-        require(0, closed).unwrap();
         let why = require(USER, closed).unwrap_err();
         assert!(why.contains("app.db belongs to user"), "{why}");
         if std::os::unix::fs::chown(&path, Some(USER), None).is_err() {
@@ -406,7 +422,20 @@ mod tests {
         let why = require(USER, closed).unwrap_err();
         assert!(why.contains("app.db-mobifs belongs to user 0"), "{why}");
         assert!(why.contains("may be deleted"), "{why}");
-        let why = require(USER, Beginning::Database { is_marked: true }).unwrap_err();
+        let not_closed = Beginning::Database { is_marked: true };
+        let why = require(USER, not_closed).unwrap_err();
         assert!(why.contains("has to open and close it"), "{why}");
+        // What root was told: that the user's store must not be used by root, and that root may.
+        std::os::unix::fs::chown(&store, Some(USER), None).unwrap();
+        let why = require(0, not_closed).unwrap_err();
+        assert!(
+            why.contains("as that user") && !why.contains("store"),
+            "{why}"
+        );
+        let why = require(USER + 1, not_closed).unwrap_err();
+        assert!(
+            why.contains("only that user") && !why.contains("root"),
+            "{why}"
+        );
     }
 }
