@@ -290,7 +290,7 @@ impl Failure {
     }
 
     /// Whether the process, or the system, had no descriptor for another file.
-    fn lacks_descriptors(&self) -> bool {
+    pub(crate) fn lacks_descriptors(&self) -> bool {
         let source = match self {
             Self::System { source, .. }
             | Self::Store(StoreError::Lower { source, .. })

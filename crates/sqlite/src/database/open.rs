@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mobifs_store::{PosixLower, StoreError, StoreScope, check_owner, inspect};
+use mobifs_store::{Inspection, PosixLower, StoreError, StoreScope, check_owner, inspect};
 use mobifs_volume::{
     Arena, ArenaError, Config, OpenOptions, OpenedStore, Resumption, StoreLock, Volume,
     VolumeOptions,
@@ -15,7 +15,7 @@ use mobifs_volume::{
 use rustix::process::Uid;
 
 use crate::database::NO_NAME;
-use crate::database::arena_file::{ArenaFile, Found};
+use crate::database::arena_file::{self, ArenaFile, ArenaUser, Found};
 use crate::database::companion_name;
 use crate::database::finish::{Sqlite, Unrecovered};
 use crate::database::header::Beginning;
@@ -244,13 +244,27 @@ impl<'a> Opener<'a> {
         Ok(())
     }
 
-    /// Whether the store has changes that are not in its file yet.
-    fn has_uncommitted_store(&self) -> bool {
+    /// What is in the store. What cannot be read is reported when it is opened.
+    fn inspected(&self) -> Result<Inspection, StoreError> {
         let scope = StoreScope::File(self.name.clone());
         let lower = PosixLower::open_scoped(&self.directory, scope);
-        let found = lower.and_then(|lower| inspect(&lower));
-        // What cannot be read is reported when it is opened.
-        found.is_ok_and(|found| found.report.transactions > 0)
+        lower.and_then(|lower| inspect(&lower))
+    }
+
+    /// Whether the store has changes that are not in its file yet.
+    fn has_uncommitted_store(&self) -> bool {
+        self.inspected()
+            .is_ok_and(|found| found.report.transactions > 0)
+    }
+
+    /// Whether the store is a copy from before the last commit of the killed process: then what was
+    /// not committed by that is of no use in it.
+    fn is_older_than(&self, killed: &Resumption) -> bool {
+        let next = self.inspected().ok().and_then(|found| found.next);
+        killed
+            .committed_last()
+            .zip(next)
+            .is_some_and(|(last, next)| next <= last)
     }
 
     /// Names of the files that a database in use has beside it.
@@ -277,6 +291,22 @@ impl<'a> Opener<'a> {
         let mut free = names.filter(|path| !path.exists());
         free.next()
             .ok_or_else(|| io::Error::other("there are too many of them"))
+    }
+
+    /// The database as its arena knows it.
+    ///
+    /// # Errors
+    /// [`Failure::System`].
+    pub(crate) fn arena_user(&self, lower: &LowerFile) -> Result<ArenaUser, Failure> {
+        let asking = Failure::system("asking which filesystem the database is in");
+        let about = rustix::fs::fstatvfs(&**lower.file()).map_err(asking)?;
+        let file = lower.identity();
+        Ok(ArenaUser {
+            file,
+            filesystem: arena_file::filesystem_of(about.f_fsid, file.device),
+            path: self.path.to_owned(),
+            store: StoreScope::File(self.name.clone()).own_path(&self.directory),
+        })
     }
 
     fn open_options<'o>(
@@ -307,9 +337,14 @@ impl<'a> Opener<'a> {
         lower: &LowerFile,
         arena: Option<&ArenaFile>,
     ) -> Result<Running, Failure> {
-        let arena = arena.and_then(|file| self.make_arena(file));
-        let opened = OpenedStore::open(&self.directory, &self.open_options(lower, arena.as_ref()))
+        let made = arena.and_then(|file| Some((file, self.make_arena(file)?)));
+        let in_store = made.as_ref().map(|(_, arena)| arena);
+        let opened = OpenedStore::open(&self.directory, &self.open_options(lower, in_store))
             .map_err(|error| Failure::of_store(self.path, error))?;
+        let arena = match made {
+            Some((file, arena)) => self.bind(file, arena)?,
+            None => None,
+        };
         let volume = Volume::start(opened.store(), self.volume_options(arena))?;
         Ok((opened, volume))
     }
@@ -318,13 +353,27 @@ impl<'a> Opener<'a> {
     /// the process leave none: its status says that it does not outlive the process.
     fn make_arena(&self, file: &ArenaFile) -> Option<Arena> {
         let made = file.create();
-        if let Err(error) = &made {
-            (self.warn)(&format!(
-                "{}: if the process is killed, what is not committed is lost: {error}",
-                self.path.display()
-            ));
+        made.inspect_err(|error| self.warn_of_loss(error)).ok()
+    }
+
+    /// Names the arena beside the journal; none if it cannot be named, and so not be found.
+    fn bind(&self, file: &ArenaFile, arena: Arena) -> Result<Option<Arena>, Failure> {
+        match file.bind(&arena) {
+            Ok(()) => Ok(Some(arena)),
+            Err(failure) if failure.lacks_descriptors() => Err(failure),
+            Err(failure) => {
+                self.warn_of_loss(&failure);
+                file.remove();
+                Ok(None)
+            }
         }
-        made.ok()
+    }
+
+    fn warn_of_loss(&self, error: &Failure) {
+        (self.warn)(&format!(
+            "{}: if the process is killed, what is not committed is lost: {error}",
+            self.path.display()
+        ));
     }
 
     /// Commits what the arena of a killed process holds, and applies it. Where there is no room for
@@ -350,23 +399,32 @@ impl<'a> Opener<'a> {
             }
             Found::Arena(arena) => arena,
         };
-        match Resumption::of(&arena) {
-            Ok(_) => {}
-            // It was killed before there was anything to lose.
-            Err(ArenaError::Empty) => return Ok(None),
+        let resumption = match Resumption::of(&arena) {
+            Ok(resumption) => resumption,
             Err(error) => {
-                lost(&error);
+                // Else it was killed before there was anything to lose.
+                if !matches!(error, ArenaError::Empty) {
+                    lost(&error);
+                }
+                file.remove();
                 return Ok(None);
             }
+        };
+        if self.is_older_than(&resumption) {
+            file.leave();
+            return Ok(None);
         }
         let options = self.open_options(lower, None);
         let of_store = |error| Failure::of_store(self.path, error);
         let opened = match OpenedStore::resume(&self.directory, &options, &arena, None) {
-            // The killed process had another file, which was deleted; this one got its inode
-            // number.
-            Err(StoreError::Copied) => return Ok(None),
+            // The killed process had another file, and this one has its inode number.
+            Err(StoreError::Copied) => {
+                file.give_up();
+                return Ok(None);
+            }
             opened => opened.map_err(of_store)?,
         };
+        file.take_over(&arena)?;
         let options = self.volume_options(Some(arena));
         let volume = match opened.resumption() {
             Some(resumption) => Volume::resume(opened.store(), options, resumption)?,
