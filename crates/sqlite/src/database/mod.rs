@@ -117,6 +117,7 @@ impl Database {
     /// [`Failure`]; the database is as it was.
     pub(crate) fn open(request: &OpenRequest<'_>) -> Result<Self, Failure> {
         let path = request.path;
+        limits::require_descriptors()?;
         let file_bytes_max = limits::file_bytes_max();
         let config = request.options.config(
             // With a lower limit it is not opened.
