@@ -5,7 +5,7 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
@@ -144,11 +144,11 @@ fn with_media(test: impl Fn(&mut Medium, &mut Medium)) {
         let place = Place::new();
         let media = ["one.img", "other.img"].map(|name| Medium::new(&place, name, make));
         let [Some(mut one), Some(mut other)] = media else {
-            mobifs_skip::skip_part(&format!("{} is not here", make[0]));
+            mobifs_skip::skip_part(format!("{} is not here", make[0]));
             continue;
         };
         if one.mount(None).is_none() {
-            mobifs_skip::skip_part(&format!("what {} makes cannot be mounted", make[0]));
+            mobifs_skip::skip_part(format!("what {} makes cannot be mounted", make[0]));
             continue;
         }
         one.unmount();
@@ -211,7 +211,6 @@ fn copied_while_in_use(medium: &mut Medium) -> (Medium, Child, PathBuf) {
     run("fsfreeze", &["--freeze", &point]).unwrap();
     let copy = medium.copied("copy.img");
     run("fsfreeze", &["--unfreeze", &point]).unwrap();
-    use std::io::Write as _;
     writeln!(program.stdin.as_mut().unwrap()).unwrap();
     assert!(said.any(|line| line.unwrap() == "second"));
     (copy, program, path)

@@ -622,26 +622,8 @@ impl<'a> World<'a> {
         self.finished.calls += 1;
         self.steps
             .push(format!("{process}: {call}, killed after {patience:?}"));
-        // A moment of a commit over two databases is rarely hit by chance.
-        let instant = if open.databases.len() > 1 && self.dice.roll(4) > 0 {
-            1 + self.dice.roll(12)
-        } else {
-            0
-        };
-        let actor = &mut self.actors[process][0];
-        if instant > 0 {
-            self.steps.push(format!("it ends at instant {instant}"));
-            actor.call(&json!({ "do": "end at", "instant": instant }));
-            actor.send(&call);
-        } else {
-            actor.send(&call);
-            std::thread::sleep(patience);
-            actor.process.kill().unwrap();
-        }
-        let answer = actor.answer();
-        self.finished.joint_kills += u64::from(instant > 0 && answer.is_none());
-        let _killed = actor.process.kill();
-        actor.process.wait().unwrap();
+        let is_joint = open.databases.len() > 1;
+        let answer = self.end_in_a_call(process, &call, is_joint, patience);
         let before: Vec<Looked> = (0..2).map(|it| self.look_through(1, it)).collect();
         // Each is opened alone, whichever comes first.
         let first = self.dice.roll(2) as usize;
@@ -666,6 +648,37 @@ impl<'a> World<'a> {
         for database in 0..2 {
             self.look_plainly(database);
         }
+    }
+
+    /// Has a program execute a call and kills it meanwhile; what it answers, if it does.
+    fn end_in_a_call(
+        &mut self,
+        process: usize,
+        call: &Value,
+        is_joint: bool,
+        patience: Duration,
+    ) -> Option<Answer> {
+        // A moment of a commit over two databases is rarely hit by chance.
+        let instant = if is_joint && self.dice.roll(4) > 0 {
+            1 + self.dice.roll(12)
+        } else {
+            0
+        };
+        let actor = &mut self.actors[process][0];
+        if instant > 0 {
+            self.steps.push(format!("it ends at instant {instant}"));
+            actor.call(&json!({ "do": "end at", "instant": instant }));
+            actor.send(call);
+        } else {
+            actor.send(call);
+            std::thread::sleep(patience);
+            actor.process.kill().unwrap();
+        }
+        let answer = actor.answer();
+        self.finished.joint_kills += u64::from(instant > 0 && answer.is_none());
+        let _killed = actor.process.kill();
+        actor.process.wait().unwrap();
+        answer
     }
 
     /// What a database holds, through MobiFS or the oracle; closed again.
