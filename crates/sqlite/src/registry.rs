@@ -38,9 +38,8 @@ struct Slot {
     users: usize,
     /// Paths by which it was opened.
     paths: Vec<PathBuf>,
-    /// A connection has opened it. Otherwise SQLite only looked at a file beside it, for another
-    /// database: see [`OpenedBy::Recovery`].
-    has_connection: bool,
+    /// A connection, if one has opened it since it was not open.
+    opened_by: OpenedBy,
 }
 
 impl Slot {
@@ -69,7 +68,7 @@ impl Table {
                 owner,
                 users,
                 paths,
-                has_connection: by == OpenedBy::Connection,
+                opened_by: by,
             },
         );
     }
@@ -172,8 +171,8 @@ impl Lease {
                 drop(self);
                 return Ok(());
             }
-            let has_connection = slot.has_connection;
-            if has_connection && !is_looked_after {
+            let opened_by = slot.opened_by;
+            if opened_by == OpenedBy::Connection && !is_looked_after {
                 is_looked_after = true;
                 drop(databases);
                 // Other connections may open the database meanwhile: this use of it is not ended
@@ -182,14 +181,14 @@ impl Lease {
                 continue;
             }
             let path = self.database.path().to_owned();
-            let closed = self.database.close();
+            let closed = self.database.close(opened_by);
             let removed = table.remove(&self.key);
             // The next opener finds the file unlocked.
             drop((removed, self));
             drop(databases);
             return match unfinished {
                 // It is as it was found, and its next opener learns why.
-                None if !has_connection => {
+                None if opened_by == OpenedBy::Recovery => {
                     if let Err(error) = closed {
                         tracing::debug!(%error, "a database that was looked at stays in use");
                     }
@@ -332,7 +331,7 @@ impl Databases {
             owner: Owner::Engine(database),
             users,
             paths,
-            has_connection,
+            opened_by,
         }) = slot
         else {
             return Err(Failure::Misuse("the database is left to SQLite's own VFS"));
@@ -346,7 +345,9 @@ impl Databases {
             database.change(&request.options)?;
         }
         *users += 1;
-        *has_connection |= request.by == OpenedBy::Connection;
+        if request.by == OpenedBy::Connection {
+            *opened_by = OpenedBy::Connection;
+        }
         let database = Arc::clone(database);
         if !is_known {
             paths.push(path.to_owned());

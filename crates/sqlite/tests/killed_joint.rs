@@ -7,7 +7,10 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::{Place, check, child, count, is_ordinary, kill_point, opened, purpose, set_mode};
+use common::{
+    Place, check, child, count, insert, is_ordinary, kill_point, make_table, opened, purpose,
+    set_mode,
+};
 
 /// More than a transaction over two databases has.
 const INSTANTS_MAX: u64 = 40;
@@ -95,4 +98,61 @@ fn one_of_two_databases_opens_at_once_after_a_kill_in_a_commit_over_both() {
         0 < undone && undone < kills,
         "{undone} of {kills} were undone"
     );
+}
+
+/// Not a test: the program that ends with a journal that has ended and is kept.
+#[test]
+fn dies_with_a_kept_journal() {
+    let Some((_, path)) = purpose() else {
+        return;
+    };
+    let connection = opened(&path, "");
+    set_mode(&connection, "persist");
+    make_table(&connection);
+    insert(&connection, 3);
+    std::process::abort();
+}
+
+/// What SQLite does with the journal of another database in a recovery: it looks whether it is
+/// there, and opens it. The codes of both, and whether it is there.
+#[allow(unsafe_code, reason = "SQLite's C interface")]
+fn looked_at(journal: &Path) -> (i32, bool, i32) {
+    use rusqlite::ffi;
+    use std::os::unix::ffi::OsStrExt as _;
+    let name = [journal.as_os_str().as_bytes(), b"\0"].concat();
+    // SAFETY: a VFS that is registered, room for a file of it, a name with its end.
+    unsafe {
+        let vfs = ffi::sqlite3_vfs_find(c"mobifs".as_ptr());
+        let mut is_there = 0;
+        let access = (*vfs).xAccess.unwrap();
+        let exists = ffi::SQLITE_ACCESS_EXISTS;
+        let looked = access(vfs, name.as_ptr().cast(), exists, &raw mut is_there);
+        let mut room = vec![0_u64; (*vfs).szOsFile as usize / 8 + 1];
+        let file = room.as_mut_ptr().cast::<ffi::sqlite3_file>();
+        let flags = ffi::SQLITE_OPEN_READONLY | ffi::SQLITE_OPEN_SUPER_JOURNAL;
+        let open = (*vfs).xOpen.unwrap();
+        let opened = open(vfs, name.as_ptr().cast(), file, flags, std::ptr::null_mut());
+        if opened == ffi::SQLITE_OK {
+            assert_eq!((*(*file).pMethods).xClose.unwrap()(file), ffi::SQLITE_OK);
+        }
+        (looked, is_there != 0, opened)
+    }
+}
+
+/// The look brought the database to its end, without the journal that it had found: in `persist`
+/// that lies there when it has ended.
+#[test]
+fn a_database_that_is_looked_at_keeps_a_journal_that_has_ended() {
+    let place = Place::new();
+    let entry = "dies_with_a_kept_journal";
+    let died = child(entry, "", &place.path()).output().unwrap();
+    assert!(died.status.code().is_none(), "{died:?}");
+    let journal = place.path().with_file_name("app.db-journal");
+    for _ in 0..2 {
+        assert_eq!(looked_at(&journal), (0, true, 0));
+    }
+    let connection = opened(&place.path(), "");
+    assert_eq!(count(&connection), 3);
+    connection.close().unwrap();
+    is_ordinary(&place.path(), 3);
 }

@@ -9,7 +9,9 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-use common::{Place, check, child, count, insert, is_ordinary, make_table, opened, purpose};
+use common::{
+    Place, SmallDisk, check, child, count, insert, is_ordinary, make_table, opened, purpose,
+};
 
 const DURABLE_ROWS: i64 = 20;
 const ROWS: i64 = 50;
@@ -161,14 +163,27 @@ fn with_media(test: impl Fn(&mut Medium, &mut Medium)) {
 #[test]
 fn nothing_is_lost_when_the_device_has_another_number() {
     with_media(|medium, other| {
-        let path = medium.mount(None).unwrap();
-        die(&path, ROWS);
+        die(&medium.mount(None).unwrap(), ROWS);
         let device = medium.unmount();
         // That number is taken now.
         if other.mount(device.as_deref()).is_none() {
             mobifs_skip::skip_part("another program has taken the loop device");
         }
         comes_back_with(&medium.mount(None).unwrap(), ROWS);
+    });
+}
+
+/// A btrfs is listed as mounted under a number that none of its files has: under the one that they had
+/// before, where a tmpfs is mounted meanwhile.
+#[test]
+fn nothing_is_lost_when_numbers_without_a_device_are_given_anew() {
+    with_media(|medium, _| {
+        die(&medium.mount(None).unwrap(), ROWS);
+        medium.unmount();
+        let between = tempfile::tempdir().unwrap();
+        let mounted = SmallDisk::mount(between.path());
+        comes_back_with(&medium.mount(None).unwrap(), ROWS);
+        drop(mounted);
     });
 }
 

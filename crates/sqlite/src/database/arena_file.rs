@@ -119,7 +119,10 @@ impl Owner {
         });
         let is_mounted = |filesystem: u64| {
             mount_points_of(self.database.device).iter().any(|point| {
-                rustix::fs::statvfs(point).is_ok_and(|about| about.f_fsid == filesystem)
+                // The kernel lists btrfs under a number that no file has.
+                let device = FileIdentity::of(point).map(|found| found.device);
+                device.ok() == Some(self.database.device)
+                    && rustix::fs::statvfs(point).is_ok_and(|about| about.f_fsid == filesystem)
             })
         };
         is_at_path

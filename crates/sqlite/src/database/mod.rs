@@ -605,8 +605,8 @@ impl Database {
     /// # Errors
     /// [`Failure`]: the database stays in use as if the process had been killed, and the
     /// next one that opens it goes on from there.
-    pub(crate) fn close(&self) -> Result<(), Failure> {
-        let closed = self.apply_and_unmark();
+    pub(crate) fn close(&self, opened_by: OpenedBy) -> Result<(), Failure> {
+        let closed = self.apply_and_unmark(opened_by);
         if let Some(arena) = &self.arena
             && (closed.is_ok() || self.file.is_deleted())
         {
@@ -616,8 +616,12 @@ impl Database {
         closed
     }
 
-    fn apply_and_unmark(&self) -> Result<(), Failure> {
-        let is_whole = self.remove_companions()?;
+    fn apply_and_unmark(&self, opened_by: OpenedBy) -> Result<(), Failure> {
+        let is_whole = match opened_by {
+            OpenedBy::Connection => self.remove_companions()?,
+            // SQLite has found journals that have ended, too, and opens them next.
+            OpenedBy::Recovery => !self.has_companions()?,
+        };
         self.volume.forget(self.main, 1);
         self.volume.shutdown()?;
         if let Some(opened) = self.opened.lock().take() {

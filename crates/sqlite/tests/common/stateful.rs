@@ -13,6 +13,7 @@ use super::programs::{Actor, Answer, is_root, run};
 use super::{Dice, SmallDisk, USER};
 
 mod full;
+mod joint;
 
 const BUSY: i64 = 5;
 const READONLY: i64 = 8;
@@ -146,6 +147,7 @@ impl<'a> World<'a> {
             17..=24 => self.close(slot),
             25..=29 => self.kill_in_a_call(slot),
             30..=33 => self.work_on_a_full_disk(slot),
+            39..=40 => self.kill_in_a_commit_over_both(slot),
             34..=38 => self.kill_beside_a_stale_reader(process % PROCESSES, connection),
             _ if self.open.contains_key(&slot) => self.run(slot),
             _ => self.open(slot),
@@ -599,12 +601,6 @@ impl<'a> World<'a> {
         if process == PROCESSES || self.open.len() != 1 || !is_idle(&open) || open.is_immutable {
             return;
         }
-        if open.databases.len() == 1 && !open.has_no_locks && self.dice.roll(2) == 0 {
-            self.attach(slot);
-        }
-        let Some(open) = self.open.get(&slot).cloned() else {
-            return;
-        };
         let number = self.number;
         let rows = 1 + self.dice.roll(200);
         let also = if open.databases.len() > 1 {
@@ -648,37 +644,6 @@ impl<'a> World<'a> {
         for database in 0..2 {
             self.look_plainly(database);
         }
-    }
-
-    /// Has a program execute a call and kills it meanwhile; what it answers, if it does.
-    fn end_in_a_call(
-        &mut self,
-        process: usize,
-        call: &Value,
-        is_joint: bool,
-        patience: Duration,
-    ) -> Option<Answer> {
-        // A moment of a commit over two databases is rarely hit by chance.
-        let instant = if is_joint && self.dice.roll(4) > 0 {
-            1 + self.dice.roll(12)
-        } else {
-            0
-        };
-        let actor = &mut self.actors[process][0];
-        if instant > 0 {
-            self.steps.push(format!("it ends at instant {instant}"));
-            actor.call(&json!({ "do": "end at", "instant": instant }));
-            actor.send(call);
-        } else {
-            actor.send(call);
-            std::thread::sleep(patience);
-            actor.process.kill().unwrap();
-        }
-        let answer = actor.answer();
-        self.finished.joint_kills += u64::from(instant > 0 && answer.is_none());
-        let _killed = actor.process.kill();
-        actor.process.wait().unwrap();
-        answer
     }
 
     /// What a database holds, through MobiFS or the oracle; closed again.
