@@ -149,7 +149,10 @@ impl OpenedFile {
     /// SQLite syncs the file.
     pub(crate) fn sync(&self) -> Result<(), Failure> {
         let synced = match self.role {
-            Role::Main if self.level >= Level::Reserved => Synced::DatabaseInTransaction,
+            // With `nolock=1` there is no lock, and no log.
+            Role::Main if self.level == Level::None || self.level >= Level::Reserved => {
+                Synced::DatabaseInTransaction
+            }
             Role::Main => Synced::DatabaseInCheckpoint,
             Role::Journal => Synced::Journal,
             Role::Log => Synced::Log,
