@@ -1,5 +1,6 @@
 //! Programs that end in the middle of a transaction over two databases.
 
+use std::fs;
 use std::time::Duration;
 
 use rusqlite::OpenFlags;
@@ -29,6 +30,20 @@ impl World<'_> {
             self.say(slot, &format!("PRAGMA {schema}.journal_mode={mode}"));
         }
         self.kill_in_a_call(slot);
+        self.remove_ended_journals();
+    }
+
+    /// The oracle's programs leave them where they are. A directory that cannot be written to then has
+    /// one, and MobiFS's has none.
+    fn remove_ended_journals(&self) {
+        for database in 0..2 {
+            let mut journal = self.path(1, database).into_os_string();
+            journal.push("-journal");
+            let has_ended = |content: Vec<u8>| content.first().is_none_or(|&first| first == 0);
+            if self.open.is_empty() && fs::read(&journal).is_ok_and(has_ended) {
+                fs::remove_file(&journal).unwrap();
+            }
+        }
     }
 
     /// Has a program execute a call and kills it meanwhile; what it answers, if it does.
