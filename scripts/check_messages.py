@@ -2,9 +2,10 @@
 """Whether docs/TROUBLESHOOTING.md has every error message of the product, and no other.
 
 A message is the text of an error type (`#[error("…")]`), what a command fails with (`Failure::new`,
-`StoreError::Unsuitable`, the `detail` of a damage, and the shorthands for these), or an error in the log
-(`tracing::error!`). It is written in the
-document with an ellipsis for what differs from case to case. `--list` prints all of them.
+`StoreError::Unsuitable`, the `detail` of a damage, and the shorthands for these), an error in the log
+(`tracing::error!`), or what the SQLite VFS says without failing (`remember`, for `last_error()`, and `warn` and
+`log`, for SQLite's error log). It is written in the document with an ellipsis for what differs from case to case.
+`--list` prints all of them.
 """
 
 import pathlib
@@ -16,7 +17,7 @@ DOCUMENT = ROOT / "docs" / "TROUBLESHOOTING.md"
 # What opens an expression with messages in it, up to the closing parenthesis …
 CALLS = re.compile(
     r"#\[error\(|\btracing::error!\(|\b(?:Failure::new|Self::new|Unsuitable|format_failure|failed|usage|refuse|refused|damaged"
-    r"|impossible|unusable)\((?!\w+: )"
+    r"|impossible|unusable|remember)\((?!\w+: )|(?:self\.warn\)|sqlite\.warn|host\.log)\("
 )
 # … or to the end of the statement or field.
 FIELDS = re.compile(r"\bdetail: |\blet message = |\blet detail = ")

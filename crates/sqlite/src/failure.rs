@@ -123,7 +123,7 @@ pub enum Failure {
     },
     /// Its file's permissions and times could not be restored.
     #[error(
-        "{path} belongs to user {owner}; MobiFS uses a database for its owner only, or for root",
+        "{path} belongs to user {owner}; only that user can use it through MobiFS",
         path = path.display()
     )]
     NotOwner {
@@ -134,14 +134,14 @@ pub enum Failure {
     },
     /// The files beside it belong to another user.
     #[error(
-        "{directory} belongs to user {owner}, who has used the database through MobiFS, and \
-         no other user can use what is in it; {remedy}",
-        directory = directory.display()
+        "{beside} belongs to user {owner}, and MobiFS uses nothing beside a database that could be \
+         another user's forgery; {remedy}",
+        beside = beside.display()
     )]
     StoreOfOther {
-        /// The directory.
-        directory: PathBuf,
-        /// The owner of the directory.
+        /// The directory, or a journal or log.
+        beside: PathBuf,
+        /// Its owner.
         owner: u32,
         /// What the user can do.
         remedy: &'static str,
@@ -290,7 +290,7 @@ impl Failure {
     }
 
     /// Whether the process, or the system, had no descriptor for another file.
-    fn lacks_descriptors(&self) -> bool {
+    pub(crate) fn lacks_descriptors(&self) -> bool {
         let source = match self {
             Self::System { source, .. }
             | Self::Store(StoreError::Lower { source, .. })

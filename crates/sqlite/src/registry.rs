@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::database::finish;
 use crate::database::lower_file::FileIdentity;
-use crate::database::{Database, OpenRequest};
+use crate::database::{Database, OpenRequest, OpenedBy};
 use crate::failure::Failure;
 use crate::fork::{self, Generation};
 
@@ -38,6 +38,8 @@ struct Slot {
     users: usize,
     /// Paths by which it was opened.
     paths: Vec<PathBuf>,
+    /// A connection, if one has opened it since it was not open.
+    opened_by: OpenedBy,
 }
 
 impl Slot {
@@ -56,7 +58,7 @@ struct Table {
 }
 
 impl Table {
-    fn insert(&mut self, key: Key, owner: Owner, path: &Path) {
+    fn insert(&mut self, key: Key, owner: Owner, path: &Path, by: OpenedBy) {
         let paths = vec![path.to_owned()];
         self.paths.insert(path.to_owned(), key.clone());
         let users = 1;
@@ -66,6 +68,7 @@ impl Table {
                 owner,
                 users,
                 paths,
+                opened_by: by,
             },
         );
     }
@@ -143,7 +146,8 @@ impl Lease {
     }
 
     /// Ends this use; the last one closes the database. What still needs SQLite for that is
-    /// done first, by a connection of our own, so that the file is an ordinary database.
+    /// done first, by a connection of our own, so that the file is an ordinary database; not where
+    /// no connection had opened it.
     ///
     /// # Errors
     /// As [`Database::close`].
@@ -167,7 +171,8 @@ impl Lease {
                 drop(self);
                 return Ok(());
             }
-            if !is_looked_after {
+            let opened_by = slot.opened_by;
+            if opened_by == OpenedBy::Connection && !is_looked_after {
                 is_looked_after = true;
                 drop(databases);
                 // Other connections may open the database meanwhile: this use of it is not ended
@@ -176,12 +181,19 @@ impl Lease {
                 continue;
             }
             let path = self.database.path().to_owned();
-            let closed = self.database.close();
+            let closed = self.database.close(opened_by);
             let removed = table.remove(&self.key);
             // The next opener finds the file unlocked.
             drop((removed, self));
             drop(databases);
             return match unfinished {
+                // It is as it was found, and its next opener learns why.
+                None if opened_by == OpenedBy::Recovery => {
+                    if let Err(error) = closed {
+                        tracing::debug!(%error, "a database that was looked at stays in use");
+                    }
+                    Ok(())
+                }
                 Some(failure) if closed.is_ok() => Err(failure),
                 _ => closed.map_err(|failure| failure.at_the_last_close(&path)),
             };
@@ -248,6 +260,16 @@ impl Databases {
         Self { table }
     }
 
+    /// Where the arena of some database of this process is. What a killed app had in several
+    /// databases is looked for in the same place.
+    pub(crate) fn arena_in_use(&self) -> Option<PathBuf> {
+        let mut owners = self.table.slots.values().map(|slot| &slot.owner);
+        owners.find_map(|owner| match owner {
+            Owner::Engine(database) => Some(database.options().arena.clone()),
+            Owner::Sqlite(_) => None,
+        })
+    }
+
     /// The VFS that serves a database; none if it is not open.
     pub(crate) fn backend_of(&self, path: &Path) -> Option<Backend> {
         let slot = self.table.slots.get(&self.table.key_of(path)?)?;
@@ -292,7 +314,7 @@ impl Databases {
             .identity()
             .map_or_else(|| Key::Simulated(path.to_owned()), Key::File);
         let owner = Owner::Engine(Arc::clone(&database));
-        self.table.insert(key.clone(), owner, path);
+        self.table.insert(key.clone(), owner, path, request.by);
         Ok(Lease { database, key })
     }
 
@@ -309,6 +331,7 @@ impl Databases {
             owner: Owner::Engine(database),
             users,
             paths,
+            opened_by,
         }) = slot
         else {
             return Err(Failure::Misuse("the database is left to SQLite's own VFS"));
@@ -322,6 +345,9 @@ impl Databases {
             database.change(&request.options)?;
         }
         *users += 1;
+        if request.by == OpenedBy::Connection {
+            *opened_by = OpenedBy::Connection;
+        }
         let database = Arc::clone(database);
         if !is_known {
             paths.push(path.to_owned());
@@ -338,9 +364,12 @@ impl Databases {
         let generation = Generation::current();
         match self.table.slots.get_mut(&key) {
             Some(slot) => slot.users += 1,
-            None => self
-                .table
-                .insert(key.clone(), Owner::Sqlite(generation), path),
+            None => self.table.insert(
+                key.clone(),
+                Owner::Sqlite(generation),
+                path,
+                OpenedBy::Connection,
+            ),
         }
         Some(BaseLease { key, generation })
     }
@@ -352,6 +381,9 @@ pub(crate) fn adopt(database: Database) -> Lease {
     let path = database.path().to_owned();
     let key = Key::Simulated(path.clone());
     let owner = Owner::Engine(Arc::clone(&database));
-    Databases::lock().table.insert(key.clone(), owner, &path);
+    let by = OpenedBy::Connection;
+    Databases::lock()
+        .table
+        .insert(key.clone(), owner, &path, by);
     Lease { database, key }
 }

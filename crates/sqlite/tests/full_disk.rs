@@ -199,11 +199,14 @@ fn rows_after_a_power_cut(path: &Path) -> i64 {
 /// with a rollback journal, in WAL mode when the database was opened next.
 #[test]
 fn a_durable_commit_whose_room_another_program_has_taken_is_rolled_back() {
-    for mode in SAFE_MODES {
+    let without_locks = ["delete&nolock=1", "persist&nolock=1"];
+    for place in SAFE_MODES.into_iter().chain(without_locks) {
+        let (mode, parameters) = place.split_at(place.find('&').unwrap_or(place.len()));
         for left_bytes in [0, 64 << 10, 1 << 20, 3 << 20, 4 << 20, 6 << 20] {
             on_a_small_disk(|path, disk| {
-                let name = format!("{mode}, {left_bytes} bytes are left");
-                let connection = opened(path, "&class=durable&journal_bytes=4MiB");
+                let name = format!("{place}, {left_bytes} bytes are left");
+                let parameters = format!("&class=durable&journal_bytes=4MiB{parameters}");
+                let connection = opened(path, &parameters);
                 set_mode(&connection, mode);
                 make_table(&connection);
                 insert(&connection, 5);

@@ -162,6 +162,69 @@ fn what_fails_for_want_of_descriptors_says_so() {
     }
 }
 
+/// Not a test: a program that may have few descriptors, all the time.
+#[test]
+fn works_to_the_end_with_few_descriptors() {
+    let Some((purpose, path)) = purpose() else {
+        return;
+    };
+    let (mode, class) = purpose.split_once(' ').unwrap();
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let current = Some(64);
+    setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
+    let mut rows = 0;
+    let mut served = 0;
+    for left in 0..20 {
+        let taken = take_descriptors(left);
+        mobifs_sqlite::forget_last_error();
+        let Ok(connection) = open(&path, &format!("&class={class}")) else {
+            assert!(last_error().is_some(), "{purpose}, {left}: no message");
+            continue;
+        };
+        let work = || -> rusqlite::Result<()> {
+            connection.query_row(&format!("PRAGMA journal_mode={mode}"), [], |_| Ok(()))?;
+            let create = "CREATE TABLE IF NOT EXISTS t(a INTEGER PRIMARY KEY, b TEXT)";
+            connection.execute_batch(create)?;
+            for _ in 0..100 {
+                let insert = "INSERT INTO t(b) VALUES (hex(randomblob(4000)))";
+                connection.execute(insert, [])?;
+            }
+            connection.query_row("PRAGMA mobifs_checkpoint", [], |_| Ok(()))
+        };
+        let worked = work();
+        let said = last_error();
+        assert!(worked.is_ok(), "{purpose}, {left}: {worked:?} {said:?}");
+        mobifs_sqlite::forget_last_error();
+        drop(connection);
+        let said = last_error();
+        assert_eq!(said, None, "{purpose}, {left}: the last close");
+        drop(taken);
+        rows += 100;
+        served += 1;
+        is_ordinary(&path, rows);
+    }
+    assert!(
+        0 < served && served < 20,
+        "the limit has to matter: {served}"
+    );
+}
+
+/// With twelve descriptors a database was opened, and a durable commit failed, or the last close left
+/// the mark.
+#[test]
+fn a_database_that_opens_has_the_descriptors_that_it_needs_later() {
+    for mode in SAFE_MODES {
+        for class in ["durable", "relaxed"] {
+            let place = Place::new();
+            let purpose = format!("{mode} {class}");
+            let entry = "works_to_the_end_with_few_descriptors";
+            let mut program = child(entry, &purpose, &place.path());
+            let program = program.stderr(std::process::Stdio::piped());
+            succeeded(&program.output().unwrap());
+        }
+    }
+}
+
 #[test]
 fn a_database_that_is_not_there_is_not_said_to_be_read_only() {
     let place = Place::new();

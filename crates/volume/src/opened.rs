@@ -74,6 +74,15 @@ impl Resumption {
         &self.saved.store
     }
 
+    /// Epoch and sequence of the transaction that was written to the journal last, if the process had
+    /// learned that it is committed: what is here has nothing of it any more. A store whose next
+    /// transaction is this one, or comes before it, is an older copy.
+    pub fn committed_last(&self) -> Option<(u64, u64)> {
+        let intent = self.saved.store.intent.as_ref()?;
+        let is_learned = intent.tags.iter().any(|&tag| !self.saved.has_closed(tag));
+        is_learned.then_some((intent.epoch, intent.sequence))
+    }
+
     /// The store found these transactions, by their tags, in the journal.
     pub fn set_committed(&mut self, tags: Vec<u64>) {
         self.committed = tags.into_iter().map(TransactionId).collect();

@@ -1,14 +1,43 @@
 //! The file in which uncommitted changes outlive the process: in memory, found again by the
 //! database's identity.
+//!
+//! *Which arena is a database's?* It holds changes over one state of one store, so over any other
+//! it would be damage. Its owner record says whose it is: the boot, the file's inode number and birth
+//! time, and a *token*, a random number that each session writes beside its journal before it changes
+//! anything. The number of the device is in the record and in the arena's name, and is no more than a
+//! hint: it changes when a filesystem is mounted again, and two filesystems have the same one, one
+//! after the other.
+//!
+//! The token tells apart what nothing else does: copies of a whole filesystem, which have the inodes,
+//! birth times and identities of the original. A copy from before the session has another token, and
+//! so has any store that a later session has changed. It need not be durable: without the machine's
+//! memory there is no arena, and a medium that was pulled out has lost power.
+//!
+//! What has the token is the store itself, or a copy of its filesystem made during the session or
+//! after the kill and not changed since:
+//! * *The session is alive.* It keeps its arena locked, and no other process touches that.
+//! * *The session is dead, and its filesystem is mounted*: what lies at the path that the record has
+//!   is the original, and without that what is in a filesystem of the same identity under the device
+//!   number that the record has. Any other one is the copy, and gets nothing.
+//! * *The original is not mounted.* A copy that lacks transactions of the journal which the session
+//!   knew to be committed is refused ([`Resumption::committed_last`](mobifs_volume::Resumption)). Any
+//!   other one has the same committed content as the original, bit by bit the same journal; nothing
+//!   distinguishes the two, and the first to be opened goes on as the original.
+//!
+//! *Which arenas may be removed?* Its own by a session that ends or has committed what is in it; and
+//! those that are certainly of no use, see [`ArenaFile::is_dead`]. All others stay until the machine
+//! is started again.
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io;
-use std::os::unix::ffi::OsStrExt as _;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use mobifs_volume::Arena;
+use mobifs_volume::{Arena, ArenaError};
+use parking_lot::Mutex;
+use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use crate::database::lower_file::FileIdentity;
@@ -16,23 +45,134 @@ use crate::failure::Failure;
 
 /// Memory that outlives processes, on every Linux but Android.
 pub(crate) const DEFAULT_DIRECTORY: &str = "/dev/shm";
+/// The file beside the journal with the session's token.
+const TOKEN_NAME: &str = "arena";
+/// A number in the way the kernel writes a UUID.
+const TOKEN_BYTES: usize = 36;
+/// A longer path is not recorded: the record has a limit.
+const PATH_BYTES_MAX: usize = 1000;
+
+/// A database as its arena knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct ArenaUser {
+    pub(crate) file: FileIdentity,
+    /// Identity of its filesystem, if that has one: see [`filesystem_of`].
+    pub(crate) filesystem: Option<u64>,
+    pub(crate) path: PathBuf,
+    /// Where its journal is.
+    pub(crate) store: PathBuf,
+}
+
+/// The identity that a filesystem reports, if it belongs to what is on the medium, as with ext4 and
+/// btrfs: XFS and F2FS report the device's number.
+pub(crate) fn filesystem_of(reported: u64, device: u64) -> Option<u64> {
+    (reported != 0 && reported != device).then_some(reported)
+}
 
 /// The user that the arena belongs to.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Owner {
     /// An arena from before the last boot may be torn, and is not needed.
     boot: String,
     database: FileIdentity,
+    filesystem: Option<u64>,
+    /// Its path, each byte as the character of that number; none if that is long.
+    path: Option<String>,
+    /// None until the session may change something.
+    token: Option<String>,
 }
 
 impl Owner {
-    fn new(database: FileIdentity) -> io::Result<Self> {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    fn new(user: &ArenaUser) -> io::Result<Self> {
+        let bytes = user.path.as_os_str().as_bytes();
+        let path =
+            (bytes.len() <= PATH_BYTES_MAX).then(|| bytes.iter().map(|&byte| char::from(byte)));
         Ok(Self {
-            boot: boot.trim().to_owned(),
-            database,
+            boot: from_kernel("boot_id")?,
+            database: user.file,
+            filesystem: user.filesystem,
+            path: path.map(Iterator::collect),
+            token: None,
         })
     }
+
+    /// That of the arena in a file; nothing of it is changed, and it need not be locked. None if it
+    /// has none.
+    fn of(file: &File) -> Result<Option<Self>, ArenaError> {
+        let text = Arena::session_in(file)?;
+        Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
+    }
+
+    /// Whether another file than `user`, which the number of the session does not tell from it, is
+    /// rather the owner: the one at the owner's path, or in a filesystem that is mounted under the
+    /// number that the owner's had.
+    fn is_rather_another(&self, user: FileIdentity) -> bool {
+        let path = self.path.as_ref().and_then(|path| {
+            let bytes: Result<Vec<u8>, _> = path.chars().map(u8::try_from).collect();
+            Some(PathBuf::from(std::ffi::OsString::from_vec(bytes.ok()?)))
+        });
+        let at_path = path.and_then(|path| FileIdentity::of(&path).ok());
+        let is_at_path = at_path.is_some_and(|found| {
+            found.device != user.device
+                && found.inode == self.database.inode
+                && found.made == self.database.made
+        });
+        let is_mounted = |filesystem: u64| {
+            mount_points_of(self.database.device).iter().any(|point| {
+                // The kernel lists btrfs under a number that no file has.
+                let device = FileIdentity::of(point).map(|found| found.device);
+                device.ok() == Some(self.database.device)
+                    && rustix::fs::statvfs(point).is_ok_and(|about| about.f_fsid == filesystem)
+            })
+        };
+        is_at_path
+            || (self.database.device != user.device && self.filesystem.is_some_and(is_mounted))
+    }
+}
+
+/// A random number, or the boot's.
+fn from_kernel(name: &str) -> io::Result<String> {
+    let text = std::fs::read_to_string(Path::new("/proc/sys/kernel/random").join(name))?;
+    Ok(text.trim().to_owned())
+}
+
+/// Where filesystems on a device are mounted, as far as this process sees them.
+fn mount_points_of(device: u64) -> Vec<PathBuf> {
+    let device = format!("{}:{}", libc::major(device), libc::minor(device));
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let lines = mounts.split(|&byte| byte == b'\n');
+    let mut points = Vec::new();
+    for line in lines {
+        let mut words = line.split(|&byte| byte == b' ').skip(2);
+        if words.next() == Some(device.as_bytes())
+            && let Some(point) = words.nth(1)
+        {
+            points.push(PathBuf::from(std::ffi::OsString::from_vec(unescaped(
+                point,
+            ))));
+        }
+    }
+    points
+}
+
+/// Blanks and the like are three octal digits there.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte == b'\\'
+            && let Some((digits, after)) = rest.split_first_chunk::<3>()
+            && let Ok(digits) = str::from_utf8(digits)
+            && let Ok(number) = u8::from_str_radix(digits, 8)
+        {
+            out.push(number);
+            rest = after;
+        } else {
+            out.push(byte);
+        }
+    }
+    out
 }
 
 /// What is found of the arena of a killed process.
@@ -46,78 +186,149 @@ pub(crate) enum Found {
     Unusable(String),
 }
 
+/// A file that this process has, locked so that no other one takes it for that of a dead process.
+#[derive(Debug)]
+struct Held {
+    path: PathBuf,
+    _locked: File,
+    /// Its record has the number of the database's device.
+    is_on_device: bool,
+}
+
 /// The place of one database's arena. The directory is shared by all users, and another one may
 /// have taken the name: so it may have a number after it, and files of other users are skipped.
 #[derive(Debug)]
 pub(crate) struct ArenaFile {
     directory: PathBuf,
-    name: String,
-    owner: Owner,
+    user: ArenaUser,
+    held: Mutex<Option<Held>>,
 }
 
 impl ArenaFile {
     /// In this directory; none if there is no such directory, or it may not be used.
-    ///
-    /// # Errors
-    /// [`Failure::System`] if the system cannot say when it was started.
-    pub(crate) fn new(directory: &Path, database: FileIdentity) -> Result<Option<Self>, Failure> {
+    pub(crate) fn new(directory: &Path, user: ArenaUser) -> Option<Self> {
         use rustix::fs::Access;
         let wanted = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
-        if rustix::fs::access(directory, wanted).is_err() {
-            return Ok(None);
-        }
-        let owner = Owner::new(database).map_err(Failure::system("reading the boot id"))?;
-        let user = rustix::process::geteuid().as_raw();
-        let FileIdentity { device, inode, .. } = database;
-        Ok(Some(Self {
+        rustix::fs::access(directory, wanted).ok()?;
+        Some(Self {
             directory: directory.to_owned(),
-            name: format!("mobifs-{user}-{device:x}-{inode:x}"),
-            owner,
-        }))
+            user,
+            held: Mutex::new(None),
+        })
     }
 
-    /// The arena of a killed process, if there is one.
+    fn name(&self) -> String {
+        let user = rustix::process::geteuid().as_raw();
+        let FileIdentity { device, inode, .. } = self.user.file;
+        format!("mobifs-{user}-{device:x}-{inode:x}")
+    }
+
+    /// The arena of a killed process, if there is one. It is this process's from now on.
     ///
     /// # Errors
     /// [`Failure`] if there is something that cannot be read now.
     pub(crate) fn find(&self) -> Result<Found, Failure> {
         let mut found = Found::Nothing;
-        for path in self.taken()? {
-            let Some(file) = open_ours(&path)? else {
-                continue;
+        let boot = from_kernel("boot_id").map_err(Failure::system("reading the boot id"))?;
+        let token = read_token(&self.user.store);
+        for Taken { path, is_on_device } in self.taken()? {
+            let file = match open_ours(&path) {
+                Ok(Some(file)) => file,
+                Err(error) if is_on_device => return Err(error),
+                Ok(None) | Err(_) => continue,
             };
-            let about = file.metadata().map_err(failed("looking at", &path))?;
-            if about.len() == 0 {
+            if file.metadata().map_or(0, |about| about.len()) == 0 {
                 continue;
             }
-            let arena = match Arena::attach_file(&file, path) {
+            let owner = match Owner::of(&file) {
+                Ok(Some(owner)) => owner,
+                Err(error) if is_on_device => {
+                    found = Found::Unusable(error.to_string());
+                    continue;
+                }
+                Ok(None) | Err(_) => continue,
+            };
+            // Otherwise it is from before the last boot, or of another file, or its process lives.
+            let is_ours = owner.boot == boot
+                && token.is_some()
+                && owner.token == token
+                && self.is_ours(&owner);
+            if !is_ours || !lock_dead(&file) {
+                continue;
+            }
+            let arena = match Arena::attach_file(&file, path.clone()) {
                 Ok(arena) => arena,
                 Err(error) => {
                     found = Found::Unusable(error.to_string());
                     continue;
                 }
             };
-            let owner = arena.session();
-            let owner = owner.and_then(|text| serde_json::from_slice(&text).ok());
-            // Otherwise it is from before the last boot, or of a file that is gone.
-            if owner.as_ref() == Some(&self.owner) {
-                return Ok(Found::Arena(arena));
-            }
+            *self.held.lock() = Some(Held {
+                path,
+                _locked: file,
+                is_on_device: owner.database.device == self.user.file.device,
+            });
+            return Ok(Found::Arena(arena));
         }
         Ok(found)
     }
 
-    /// A new arena, in place of whatever was there.
+    /// Whether an arena whose token is that of the store is this database's.
+    fn is_ours(&self, owner: &Owner) -> bool {
+        let FileIdentity { inode, made, .. } = self.user.file;
+        let is_same_file = owner.database.inode == inode && owner.database.made == made;
+        let is_elsewhere = owner
+            .filesystem
+            .zip(self.user.filesystem)
+            .is_some_and(|(one, other)| one != other);
+        is_same_file && !is_elsewhere && !owner.is_rather_another(self.user.file)
+    }
+
+    /// Whether an arena whose process is dead is certainly of no use: it is from before the last
+    /// boot, its session changed nothing, or its database is gone, because another file of the same
+    /// filesystem has the inode number now.
+    fn is_dead(&self, owner: &Owner, boot: &str) -> bool {
+        let (theirs, ours) = (owner.database, self.user.file);
+        let is_gone = theirs.device == ours.device
+            && theirs.inode == ours.inode
+            && self.user.filesystem.is_some()
+            && owner.filesystem == self.user.filesystem
+            && (theirs.made.zip(ours.made)).is_some_and(|(theirs, ours)| theirs != ours);
+        owner.boot != boot || owner.token.is_none() || is_gone
+    }
+
+    /// Removes what certainly no database needs any more, as far as it has this one's inode number.
+    fn remove_dead(&self, boot: &str) {
+        for Taken { path, .. } in self.taken().unwrap_or_default() {
+            let Ok(Some(file)) = open_ours(&path) else {
+                continue;
+            };
+            // One that has just been made has no record yet.
+            let owner = Owner::of(&file).ok().flatten();
+            let is_dead = owner.is_some_and(|owner| self.is_dead(&owner, boot));
+            if is_dead && lock_dead(&file) {
+                unlink(&path);
+            }
+        }
+    }
+
+    /// A new arena.
     ///
     /// # Errors
     /// [`Failure`].
     pub(crate) fn create(&self) -> Result<Arena, Failure> {
         self.remove();
+        let owner = Owner::new(&self.user).map_err(Failure::system("reading the boot id"))?;
+        self.remove_dead(&owner.boot);
         let (file, path) = self.create_file()?;
-        let made = Arena::create_in(&file, path).and_then(|arena| {
-            let owner = serde_json::to_vec(&self.owner).map_err(io::Error::other)?;
-            arena.set_session(&owner)?;
+        let made = Arena::create_in(&file, path.clone()).and_then(|arena| {
+            arena.set_session(&serde_json::to_vec(&owner).map_err(io::Error::other)?)?;
             Ok(arena)
+        });
+        *self.held.lock() = Some(Held {
+            path,
+            _locked: file,
+            is_on_device: true,
         });
         made.map_err(|error| {
             self.remove();
@@ -125,12 +336,42 @@ impl ArenaFile {
         })
     }
 
+    /// The store is this session's, and so is the arena: from now on something may be changed.
+    ///
+    /// # Errors
+    /// [`Failure::System`]; what is in the arena will not be found.
+    pub(crate) fn bind(&self, arena: &Arena) -> Result<(), Failure> {
+        let binding = || Failure::system("writing the name of the arena beside the journal");
+        let token = from_kernel("uuid").map_err(binding())?;
+        write_token(&self.user.store, &token).map_err(binding())?;
+        self.record(arena, Some(token))
+    }
+
+    /// The database has been found under another device's number, or at another path.
+    ///
+    /// # Errors
+    /// As [`ArenaFile::bind`].
+    pub(crate) fn take_over(&self, arena: &Arena) -> Result<(), Failure> {
+        self.record(arena, read_token(&self.user.store))
+    }
+
+    fn record(&self, arena: &Arena, token: Option<String>) -> Result<(), Failure> {
+        let recording = || Failure::system("recording whose an arena is");
+        let owner = Owner {
+            token,
+            ..Owner::new(&self.user).map_err(recording())?
+        };
+        let text =
+            serde_json::to_vec(&owner).map_err(|error| recording()(io::Error::other(error)))?;
+        Ok(arena.set_session(&text)?)
+    }
+
     /// Under the first name that is free.
     fn create_file(&self) -> Result<(File, PathBuf), Failure> {
-        let taken: HashSet<PathBuf> = self.taken()?.into_iter().collect();
-        let plain = self.directory.join(&self.name);
+        let taken: HashSet<PathBuf> = self.taken()?.into_iter().map(|it| it.path).collect();
+        let plain = self.directory.join(self.name());
         let numbered =
-            (1_u64..).map(|number| plain.with_file_name(format!("{}.{number}", self.name)));
+            (1_u64..).map(|number| plain.with_file_name(format!("{}.{number}", self.name())));
         let free = std::iter::once(plain.clone())
             .chain(numbered)
             .find(|path| !taken.contains(path))
@@ -143,43 +384,120 @@ impl ArenaFile {
             .custom_flags(libc::O_NOFOLLOW)
             .open(&free);
         let file = file.map_err(failed("creating", &free))?;
+        // It has no record yet, so no other process of this user locks it.
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|errno| failed("locking", &free)(errno.into()))?;
         Ok((file, free))
     }
 
-    /// The arena is not to be found any more.
+    /// This session's arena is not needed any more.
     pub(crate) fn remove(&self) {
-        let user = rustix::process::geteuid().as_raw();
-        for path in self.taken().unwrap_or_default() {
-            let is_ours = path
-                .symlink_metadata()
-                .is_ok_and(|about| about.uid() == user);
-            if let Err(error) = std::fs::remove_file(&path)
-                && is_ours
-                && error.kind() != io::ErrorKind::NotFound
-            {
-                tracing::warn!(
-                    path = %path.display(),
-                    %error,
-                    "cannot remove the arena of a database"
-                );
-            }
+        if let Some(held) = self.held.lock().take() {
+            unlink(&held.path);
         }
     }
 
-    /// The files under the name, with a number or without, of any user.
-    fn taken(&self) -> Result<Vec<PathBuf>, Failure> {
+    /// What was found was another file's, whose inode number the database has now: it is of no use,
+    /// unless that file is on another device.
+    pub(crate) fn give_up(&self) {
+        let is_on_device = |held: &Held| held.is_on_device;
+        if self.held.lock().as_ref().is_some_and(is_on_device) {
+            self.remove();
+        }
+        self.leave();
+    }
+
+    /// Leaves what was found as it was.
+    pub(crate) fn leave(&self) {
+        self.held.lock().take();
+    }
+
+    /// The files under the name, with any device's number, and with a number after it or without, of
+    /// any user; those with this device's number come first.
+    fn taken(&self) -> Result<Vec<Taken>, Failure> {
         let listing = || Failure::system(format!("listing {}", self.directory.display()));
         let mut taken = Vec::new();
         for entry in std::fs::read_dir(&self.directory).map_err(listing())? {
             let entry = entry.map_err(listing())?;
-            let name = entry.file_name();
-            let rest = name.as_bytes().strip_prefix(self.name.as_bytes());
-            if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b".")) {
-                taken.push(entry.path());
+            if let Some(device) = self.device_in(entry.file_name().as_bytes()) {
+                taken.push(Taken {
+                    path: entry.path(),
+                    is_on_device: device == self.user.file.device,
+                });
             }
         }
+        taken.sort_by_key(|taken| !taken.is_on_device);
         Ok(taken)
     }
+
+    /// The device's number in the name of an arena of a file with this inode number.
+    fn device_in(&self, name: &[u8]) -> Option<u64> {
+        let user = rustix::process::geteuid().as_raw();
+        let rest = str::from_utf8(name).ok()?;
+        let rest = rest.strip_prefix(&format!("mobifs-{user}-"))?;
+        let (device, inode) = rest.split_once('-')?;
+        let inode = inode.split_once('.').map_or(inode, |(inode, _)| inode);
+        let inode = u64::from_str_radix(inode, 16).ok()?;
+        let device = u64::from_str_radix(device, 16).ok()?;
+        (inode == self.user.file.inode).then_some(device)
+    }
+}
+
+/// A file that has a name for this database's arena.
+struct Taken {
+    path: PathBuf,
+    /// The name has the number of the database's device.
+    is_on_device: bool,
+}
+
+fn unlink(path: &Path) {
+    if let Err(error) = std::fs::remove_file(path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(path = %path.display(), %error, "cannot remove the arena of a database");
+    }
+}
+
+/// The token beside a journal; none if no session has written one.
+fn read_token(store: &Path) -> Option<String> {
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(store.join(TOKEN_NAME));
+    let mut text = String::new();
+    let limit = TOKEN_BYTES as u64 + 2;
+    file.ok()?.take(limit).read_to_string(&mut text).ok()?;
+    let token = text.strip_suffix('\n')?;
+    (token.len() == TOKEN_BYTES).then(|| token.to_owned())
+}
+
+/// Writes it over the one that is there, which needs no room.
+fn write_token(store: &Path, token: &str) -> io::Result<()> {
+    let path = store.join(TOKEN_NAME);
+    let open = || {
+        File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(&path)
+    };
+    let mut file = match open() {
+        // Root has used the database.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            std::fs::remove_file(&path)?;
+            open()?
+        }
+        opened => opened?,
+    };
+    file.write_all(format!("{token}\n").as_bytes())
+}
+
+/// Locks it, unless a living process has it, or it has been removed by now.
+fn lock_dead(file: &File) -> bool {
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        && file.metadata().is_ok_and(|about| about.nlink() == 1)
 }
 
 /// Opens a file, if it is this user's. No other user can have opened it then: it has one name
@@ -211,87 +529,4 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Failure
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    const DATABASE: FileIdentity = FileIdentity {
-        device: 7,
-        inode: 11,
-        made: Some(Duration::from_nanos(1_700_000_000_123_456_789)),
-    };
-
-    #[test]
-    fn an_arena_is_found_again_by_its_database_only() {
-        let directory = tempfile::tempdir().unwrap();
-        let place = |database| ArenaFile::new(directory.path(), database).unwrap().unwrap();
-        let mine = place(DATABASE);
-        assert!(matches!(mine.find().unwrap(), Found::Nothing));
-        drop(mine.create().unwrap());
-        assert!(matches!(place(DATABASE).find().unwrap(), Found::Arena(_)));
-        let other = FileIdentity {
-            inode: 12,
-            ..DATABASE
-        };
-        assert!(matches!(place(other).find().unwrap(), Found::Nothing));
-        // Another database got the number of one that is gone: a copy of one in use was
-        // refused for that.
-        let later = FileIdentity {
-            made: DATABASE.made.map(|made| made + Duration::from_nanos(1)),
-            ..DATABASE
-        };
-        assert!(matches!(place(later).find().unwrap(), Found::Nothing));
-        let impostor = ArenaFile {
-            directory: mine.directory.clone(),
-            name: mine.name.clone(),
-            owner: Owner::new(other).unwrap(),
-        };
-        assert!(matches!(impostor.find().unwrap(), Found::Nothing));
-        mine.remove();
-        assert!(matches!(mine.find().unwrap(), Found::Nothing));
-    }
-
-    #[test]
-    fn a_foreign_file_with_the_name_is_skipped() {
-        let directory = tempfile::tempdir().unwrap();
-        let place = ArenaFile::new(directory.path(), DATABASE).unwrap().unwrap();
-        let path = |suffix: &str| directory.path().join(format!("{}{suffix}", place.name));
-        let precious = directory.path().join("precious");
-        std::fs::write(&precious, "content").unwrap();
-        // It may not be removed, like another user's file in a sticky directory.
-        std::fs::create_dir(path("")).unwrap();
-        std::fs::create_dir(path(".2")).unwrap();
-        std::os::unix::fs::symlink(&precious, path(".7")).unwrap();
-        assert!(matches!(place.find().unwrap(), Found::Nothing));
-        drop(place.create().unwrap());
-        assert!(path(".1").is_file());
-        assert!(matches!(place.find().unwrap(), Found::Arena(_)));
-        // Nor is the arena of a database whose inode has the same beginning.
-        let mut longer = place.name.clone();
-        longer.push('0');
-        std::fs::write(directory.path().join(&longer), "another's").unwrap();
-        place.remove();
-        assert!(!path(".1").exists() && directory.path().join(longer).exists());
-        assert_eq!(std::fs::read(&precious).unwrap(), b"content");
-    }
-
-    #[test]
-    fn what_others_can_get_at_is_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        let place = ArenaFile::new(directory.path(), DATABASE).unwrap().unwrap();
-        // As readable for others as files usually are.
-        std::fs::write(directory.path().join(&place.name), "forged").unwrap();
-        let error = place.find().unwrap_err();
-        assert!(
-            error.to_string().contains("other users can access it"),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn where_there_is_no_such_directory_there_is_no_arena() {
-        let place = ArenaFile::new(Path::new("/nonexistent"), DATABASE).unwrap();
-        assert!(place.is_none());
-    }
-}
+mod tests;

@@ -151,6 +151,11 @@ impl Database {
         Ok(is_whole)
     }
 
+    /// Whether there is a companion, ended or not.
+    pub(super) fn has_companions(&self) -> Result<bool, Failure> {
+        Ok(!self.companions()?.is_empty())
+    }
+
     /// Names of the companions in the store.
     fn companions(&self) -> Result<Vec<Vec<u8>>, Failure> {
         let entries = self.volume.read_directory(ObjectId::ROOT, 0, usize::MAX)?;

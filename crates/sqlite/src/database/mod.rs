@@ -46,12 +46,26 @@ use crate::options::Options;
 
 pub(crate) const NO_NAME: Failure = Failure::Misuse("a database needs a file name");
 
+/// Who opens a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpenedBy {
+    /// A connection to it. At its last close it is finished: see `finish.rs`.
+    Connection,
+    /// SQLite, which recovers a transaction that this database had a part in from another one, and
+    /// looks at a file beside this one: whether it is there, what it names. It is closed as it was
+    /// found. Were it finished then, its journal would be gone between the moment at which SQLite
+    /// finds it and the one at which SQLite opens it; and to finish it the other database is needed,
+    /// whose lock is held by the recovery that is under way.
+    Recovery,
+}
+
 /// How a database is opened.
 pub(crate) struct OpenRequest<'a> {
     /// Absolute, without symlinks.
     pub(crate) path: &'a Path,
     pub(crate) options: Options,
     pub(crate) may_create: bool,
+    pub(crate) by: OpenedBy,
     /// The SQLite that uses it.
     pub(crate) sqlite: &'static dyn Sqlite,
 }
@@ -103,6 +117,7 @@ impl Database {
     /// [`Failure`]; the database is as it was.
     pub(crate) fn open(request: &OpenRequest<'_>) -> Result<Self, Failure> {
         let path = request.path;
+        limits::require_descriptors()?;
         let file_bytes_max = limits::file_bytes_max();
         let config = request.options.config(
             // With a lower limit it is not opened.
@@ -121,8 +136,8 @@ impl Database {
             return Err(Failure::Foreign(path.to_owned()));
         }
         opener.require_owner(beginning)?;
-        opener.check_companions()?;
-        let arena = ArenaFile::new(&request.options.arena, lower.identity())?;
+        opener.check_companions(beginning)?;
+        let arena = ArenaFile::new(&request.options.arena, opener.arena_user(&lower)?);
         let mut salvaged = None;
         if beginning.is_in_use() {
             if let Some(arena) = &arena {
@@ -590,8 +605,8 @@ impl Database {
     /// # Errors
     /// [`Failure`]: the database stays in use as if the process had been killed, and the
     /// next one that opens it goes on from there.
-    pub(crate) fn close(&self) -> Result<(), Failure> {
-        let closed = self.apply_and_unmark();
+    pub(crate) fn close(&self, opened_by: OpenedBy) -> Result<(), Failure> {
+        let closed = self.apply_and_unmark(opened_by);
         if let Some(arena) = &self.arena
             && (closed.is_ok() || self.file.is_deleted())
         {
@@ -601,8 +616,12 @@ impl Database {
         closed
     }
 
-    fn apply_and_unmark(&self) -> Result<(), Failure> {
-        let is_whole = self.remove_companions()?;
+    fn apply_and_unmark(&self, opened_by: OpenedBy) -> Result<(), Failure> {
+        let is_whole = match opened_by {
+            OpenedBy::Connection => self.remove_companions()?,
+            // SQLite has found journals that have ended, too, and opens them next.
+            OpenedBy::Recovery => !self.has_companions()?,
+        };
         self.volume.forget(self.main, 1);
         self.volume.shutdown()?;
         if let Some(opened) = self.opened.lock().take() {

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mobifs_store::{PosixLower, StoreError, StoreScope, check_owner, inspect};
+use mobifs_store::{Inspection, PosixLower, StoreError, StoreScope, check_owner, inspect};
 use mobifs_volume::{
     Arena, ArenaError, Config, OpenOptions, OpenedStore, Resumption, StoreLock, Volume,
     VolumeOptions,
@@ -15,7 +15,7 @@ use mobifs_volume::{
 use rustix::process::Uid;
 
 use crate::database::NO_NAME;
-use crate::database::arena_file::{ArenaFile, Found};
+use crate::database::arena_file::{self, ArenaFile, ArenaUser, Found};
 use crate::database::companion_name;
 use crate::database::finish::{Sqlite, Unrecovered};
 use crate::database::header::Beginning;
@@ -119,7 +119,8 @@ impl<'a> Opener<'a> {
         }
     }
 
-    /// Only its owner, or root, can restore a file's attributes, and read a store.
+    /// Only its owner, or root, can restore a file's attributes. What lies beside it and is another
+    /// user's could be forged, for root, too.
     ///
     /// # Errors
     /// [`Failure::NotOwner`], [`Failure::StoreOfOther`].
@@ -136,21 +137,31 @@ impl<'a> Opener<'a> {
             let path = self.path.to_owned();
             return Err(Failure::NotOwner { path, owner });
         }
-        let directory = StoreScope::File(self.name.clone()).own_path(&self.directory);
-        let Some(owner) = other(&directory) else {
+        let beside = StoreScope::File(self.name.clone()).own_path(&self.directory);
+        let owner = beside.symlink_metadata().ok().map(|about| about.uid());
+        let Some(owner) = owner.filter(|&owner| owner != user.as_raw()) else {
             return Ok(());
         };
-        let remedy = if beginning.is_in_use() {
-            "the database was not closed: that user, or root, has to open and close it through \
-             MobiFS, and to delete the directory then"
-        } else {
-            "the database was closed, so the directory may be deleted"
-        };
+        let remedy = self.remedy(user, beginning);
         Err(Failure::StoreOfOther {
-            directory,
+            beside,
             owner,
             remedy,
         })
+    }
+
+    /// What can be done about another user's files beside the database.
+    fn remedy(&self, user: Uid, beginning: Beginning) -> &'static str {
+        if !beginning.is_in_use() {
+            "the database was closed, so it may be deleted"
+        } else if user.is_root() {
+            "the database was not closed: open and close it through MobiFS as that user; or, if you \
+             trust it and do without what is in that user's memory, give it to root, with all that is \
+             in it"
+        } else {
+            "the database was not closed: that user has to open and close it through MobiFS, and to \
+             delete it then"
+        }
     }
 
     /// Finds the process that has the database open through MobiFS, if that is why it cannot be
@@ -169,15 +180,21 @@ impl<'a> Opener<'a> {
     /// Refuses journals and logs of other users: SQLite would apply them.
     ///
     /// # Errors
-    /// [`Failure`].
-    pub(crate) fn check_companions(&self) -> Result<(), Failure> {
+    /// [`Failure::StoreOfOther`], [`Failure::System`].
+    pub(crate) fn check_companions(&self, beginning: Beginning) -> Result<(), Failure> {
         let looking = || Failure::system("looking at what is beside the database");
         let around = self.directory.metadata().map_err(looking())?;
         for name in self.companions().map_err(looking())? {
-            let about = self.directory.join(&name).symlink_metadata();
-            let about = about.map_err(looking())?;
-            check_owner(&name.display().to_string(), about.uid(), around.uid())
-                .map_err(|error| Failure::of_store(self.path, error))?;
+            let beside = self.directory.join(&name);
+            let owner = beside.symlink_metadata().map_err(looking())?.uid();
+            if check_owner(&name.display().to_string(), owner, around.uid()).is_err() {
+                let remedy = self.remedy(rustix::process::geteuid(), beginning);
+                return Err(Failure::StoreOfOther {
+                    beside,
+                    owner,
+                    remedy,
+                });
+            }
         }
         Ok(())
     }
@@ -227,13 +244,27 @@ impl<'a> Opener<'a> {
         Ok(())
     }
 
-    /// Whether the store has changes that are not in its file yet.
-    fn has_uncommitted_store(&self) -> bool {
+    /// What is in the store. What cannot be read is reported when it is opened.
+    fn inspected(&self) -> Result<Inspection, StoreError> {
         let scope = StoreScope::File(self.name.clone());
         let lower = PosixLower::open_scoped(&self.directory, scope);
-        let found = lower.and_then(|lower| inspect(&lower));
-        // What cannot be read is reported when it is opened.
-        found.is_ok_and(|found| found.report.transactions > 0)
+        lower.and_then(|lower| inspect(&lower))
+    }
+
+    /// Whether the store has changes that are not in its file yet.
+    fn has_uncommitted_store(&self) -> bool {
+        self.inspected()
+            .is_ok_and(|found| found.report.transactions > 0)
+    }
+
+    /// Whether the store is a copy from before the last commit of the killed process: then what was
+    /// not committed by that is of no use in it.
+    fn is_older_than(&self, killed: &Resumption) -> bool {
+        let next = self.inspected().ok().and_then(|found| found.next);
+        killed
+            .committed_last()
+            .zip(next)
+            .is_some_and(|(last, next)| next <= last)
     }
 
     /// Names of the files that a database in use has beside it.
@@ -260,6 +291,22 @@ impl<'a> Opener<'a> {
         let mut free = names.filter(|path| !path.exists());
         free.next()
             .ok_or_else(|| io::Error::other("there are too many of them"))
+    }
+
+    /// The database as its arena knows it.
+    ///
+    /// # Errors
+    /// [`Failure::System`].
+    pub(crate) fn arena_user(&self, lower: &LowerFile) -> Result<ArenaUser, Failure> {
+        let asking = Failure::system("asking which filesystem the database is in");
+        let about = rustix::fs::fstatvfs(&**lower.file()).map_err(asking)?;
+        let file = lower.identity();
+        Ok(ArenaUser {
+            file,
+            filesystem: arena_file::filesystem_of(about.f_fsid, file.device),
+            path: self.path.to_owned(),
+            store: StoreScope::File(self.name.clone()).own_path(&self.directory),
+        })
     }
 
     fn open_options<'o>(
@@ -290,9 +337,14 @@ impl<'a> Opener<'a> {
         lower: &LowerFile,
         arena: Option<&ArenaFile>,
     ) -> Result<Running, Failure> {
-        let arena = arena.and_then(|file| self.make_arena(file));
-        let opened = OpenedStore::open(&self.directory, &self.open_options(lower, arena.as_ref()))
+        let made = arena.and_then(|file| Some((file, self.make_arena(file)?)));
+        let in_store = made.as_ref().map(|(_, arena)| arena);
+        let opened = OpenedStore::open(&self.directory, &self.open_options(lower, in_store))
             .map_err(|error| Failure::of_store(self.path, error))?;
+        let arena = match made {
+            Some((file, arena)) => self.bind(file, arena)?,
+            None => None,
+        };
         let volume = Volume::start(opened.store(), self.volume_options(arena))?;
         Ok((opened, volume))
     }
@@ -301,13 +353,27 @@ impl<'a> Opener<'a> {
     /// the process leave none: its status says that it does not outlive the process.
     fn make_arena(&self, file: &ArenaFile) -> Option<Arena> {
         let made = file.create();
-        if let Err(error) = &made {
-            (self.warn)(&format!(
-                "{}: if the process is killed, what is not committed is lost: {error}",
-                self.path.display()
-            ));
+        made.inspect_err(|error| self.warn_of_loss(error)).ok()
+    }
+
+    /// Names the arena beside the journal; none if it cannot be named, and so not be found.
+    fn bind(&self, file: &ArenaFile, arena: Arena) -> Result<Option<Arena>, Failure> {
+        match file.bind(&arena) {
+            Ok(()) => Ok(Some(arena)),
+            Err(failure) if failure.lacks_descriptors() => Err(failure),
+            Err(failure) => {
+                self.warn_of_loss(&failure);
+                file.remove();
+                Ok(None)
+            }
         }
-        made.ok()
+    }
+
+    fn warn_of_loss(&self, error: &Failure) {
+        (self.warn)(&format!(
+            "{}: if the process is killed, what is not committed is lost: {error}",
+            self.path.display()
+        ));
     }
 
     /// Commits what the arena of a killed process holds, and applies it. Where there is no room for
@@ -333,23 +399,32 @@ impl<'a> Opener<'a> {
             }
             Found::Arena(arena) => arena,
         };
-        match Resumption::of(&arena) {
-            Ok(_) => {}
-            // It was killed before there was anything to lose.
-            Err(ArenaError::Empty) => return Ok(None),
+        let resumption = match Resumption::of(&arena) {
+            Ok(resumption) => resumption,
             Err(error) => {
-                lost(&error);
+                // Else it was killed before there was anything to lose.
+                if !matches!(error, ArenaError::Empty) {
+                    lost(&error);
+                }
+                file.remove();
                 return Ok(None);
             }
+        };
+        if self.is_older_than(&resumption) {
+            file.leave();
+            return Ok(None);
         }
         let options = self.open_options(lower, None);
         let of_store = |error| Failure::of_store(self.path, error);
         let opened = match OpenedStore::resume(&self.directory, &options, &arena, None) {
-            // The killed process had another file, which was deleted; this one got its inode
-            // number.
-            Err(StoreError::Copied) => return Ok(None),
+            // The killed process had another file, and this one has its inode number.
+            Err(StoreError::Copied) => {
+                file.give_up();
+                return Ok(None);
+            }
             opened => opened.map_err(of_store)?,
         };
+        file.take_over(&arena)?;
         let options = self.volume_options(Some(arena));
         let volume = match opened.resumption() {
             Some(resumption) => Volume::resume(opened.store(), options, resumption)?,
@@ -396,7 +471,6 @@ mod tests {
         let closed = Beginning::Database { is_marked: false };
         let own = rustix::process::geteuid().as_raw();
         require(own, closed).unwrap();
-        require(0, closed).unwrap();
         let why = require(USER, closed).unwrap_err();
         assert!(why.contains("app.db belongs to user"), "{why}");
         if std::os::unix::fs::chown(&path, Some(USER), None).is_err() {
@@ -406,7 +480,20 @@ mod tests {
         let why = require(USER, closed).unwrap_err();
         assert!(why.contains("app.db-mobifs belongs to user 0"), "{why}");
         assert!(why.contains("may be deleted"), "{why}");
-        let why = require(USER, Beginning::Database { is_marked: true }).unwrap_err();
+        let not_closed = Beginning::Database { is_marked: true };
+        let why = require(USER, not_closed).unwrap_err();
         assert!(why.contains("has to open and close it"), "{why}");
+        // What root was told: that the user's store must not be used by root, and that root may.
+        std::os::unix::fs::chown(&store, Some(USER), None).unwrap();
+        let why = require(0, not_closed).unwrap_err();
+        assert!(
+            why.contains("as that user") && !why.contains("store"),
+            "{why}"
+        );
+        let why = require(USER + 1, not_closed).unwrap_err();
+        assert!(
+            why.contains("only that user") && !why.contains("root"),
+            "{why}"
+        );
     }
 }

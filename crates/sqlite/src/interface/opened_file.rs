@@ -149,7 +149,10 @@ impl OpenedFile {
     /// SQLite syncs the file.
     pub(crate) fn sync(&self) -> Result<(), Failure> {
         let synced = match self.role {
-            Role::Main if self.level >= Level::Reserved => Synced::DatabaseInTransaction,
+            // With `nolock=1` there is no lock, and no log.
+            Role::Main if self.level == Level::None || self.level >= Level::Reserved => {
+                Synced::DatabaseInTransaction
+            }
             Role::Main => Synced::DatabaseInCheckpoint,
             Role::Journal => Synced::Journal,
             Role::Log => Synced::Log,
@@ -285,8 +288,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::database::OpenRequest;
     use crate::database::finish::{Sqlite, Unrecovered};
+    use crate::database::{OpenRequest, OpenedBy};
     use crate::options::Options;
     use crate::registry::Databases;
 
@@ -328,6 +331,7 @@ mod tests {
             path,
             options: Options::read(&|_| None).unwrap(),
             may_create: true,
+            by: OpenedBy::Connection,
             sqlite: &NoSqlite,
         };
         Databases::lock().open(&request).unwrap()

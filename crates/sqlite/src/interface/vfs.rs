@@ -8,10 +8,10 @@ use std::sync::OnceLock;
 
 use mobifs_store::StoreScope;
 
-use crate::database::OpenRequest;
 use crate::database::companion_name::Companion;
 use crate::database::durability;
 use crate::database::finish::{Sqlite, Unrecovered, super_journal_in};
+use crate::database::{OpenRequest, OpenedBy};
 use crate::failure::{Failure, last_error, remember};
 use crate::interface::abi::{self, Code, File, Vfs};
 use crate::interface::base_file::OwnFile;
@@ -334,8 +334,8 @@ fn open_companion(
 
 /// The database that a journal or log belongs to, and its name there; none if that database is
 /// left to SQLite's own VFS. A database that was not closed, and that this process does not have
-/// open, is opened for it: SQLite looks at the journals of all databases that a transaction was
-/// over.
+/// open, is opened for it, and closed again as it was: SQLite looks at the journals of all databases
+/// that a transaction was over.
 fn companion(app: &'static AppData, path: &Path) -> Result<Option<(Lease, Vec<u8>)>, Failure> {
     let Some(companion) = Companion::of(path) else {
         return Ok(None);
@@ -349,10 +349,13 @@ fn companion(app: &'static AppData, path: &Path) -> Result<Option<(Lease, Vec<u8
             if !has_store(database) || !vfs_choice::is_in_use(app, database) {
                 return Ok(None);
             }
+            let arena = databases.arena_in_use();
+            let arena = arena.and_then(|arena| arena.to_str().map(str::to_owned));
             databases.open(&OpenRequest {
                 path: database,
-                options: Options::read(&|_| None)?,
+                options: Options::read(&|name| arena.clone().filter(|_| name == "arena"))?,
                 may_create: false,
+                by: OpenedBy::Recovery,
                 sqlite: app,
             })?
         }

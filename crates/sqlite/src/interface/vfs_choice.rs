@@ -8,8 +8,8 @@
 use std::ffi::{c_char, c_int};
 use std::path::{Path, PathBuf};
 
-use crate::database::OpenRequest;
 use crate::database::header::Beginning;
+use crate::database::{OpenRequest, OpenedBy};
 use crate::failure::{Failure, Refusal};
 use crate::interface::abi;
 use crate::interface::base_file::BaseFile;
@@ -203,6 +203,7 @@ fn open_in_engine(
         path,
         options,
         may_create,
+        by: OpenedBy::Connection,
         sqlite: app,
     })
 }

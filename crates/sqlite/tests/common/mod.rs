@@ -7,6 +7,7 @@
     reason = "each test uses what it needs, and fails where something is missing"
 )]
 
+pub mod kill_point;
 pub mod programs;
 pub mod simulated;
 pub mod stateful;

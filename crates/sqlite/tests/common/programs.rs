@@ -11,7 +11,7 @@ use rusqlite::fallible_iterator::FallibleIterator as _;
 use rusqlite::{Batch, Connection, OpenFlags};
 use serde_json::{Value, json};
 
-use super::{USER, child};
+use super::{USER, child, kill_point};
 
 /// What a program answers: SQLite's primary code, and what it found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,6 +151,10 @@ fn perform(
         "state" => {
             let is_idle = connections[&number].is_autocommit();
             Ok(vec![if is_idle { "out" } else { "in" }.to_owned()])
+        }
+        "end at" => {
+            kill_point::end_at(call["instant"].as_u64().unwrap());
+            Ok(Vec::new())
         }
         "close" => {
             drop(connections.remove(&number));

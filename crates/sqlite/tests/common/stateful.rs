@@ -13,6 +13,7 @@ use super::programs::{Actor, Answer, is_root, run};
 use super::{Dice, SmallDisk, USER};
 
 mod full;
+mod joint;
 
 const BUSY: i64 = 5;
 const READONLY: i64 = 8;
@@ -46,6 +47,8 @@ pub struct Finished {
     pub closes_on_full_disks: u64,
     /// Last closes after which the mark stayed, and that said so.
     pub marks_left: u64,
+    /// Programs that ended between two calls of a commit over two databases.
+    pub joint_kills: u64,
 }
 
 /// Two places with the same databases: one that MobiFS has, and the oracle's.
@@ -144,6 +147,7 @@ impl<'a> World<'a> {
             17..=24 => self.close(slot),
             25..=29 => self.kill_in_a_call(slot),
             30..=33 => self.work_on_a_full_disk(slot),
+            39..=40 => self.kill_in_a_commit_over_both(slot),
             34..=38 => self.kill_beside_a_stale_reader(process % PROCESSES, connection),
             _ if self.open.contains_key(&slot) => self.run(slot),
             _ => self.open(slot),
@@ -614,14 +618,16 @@ impl<'a> World<'a> {
         self.finished.calls += 1;
         self.steps
             .push(format!("{process}: {call}, killed after {patience:?}"));
-        self.actors[process][0].send(&call);
-        std::thread::sleep(patience);
-        let actor = &mut self.actors[process][0];
-        actor.process.kill().unwrap();
-        actor.process.wait().unwrap();
-        let answer = actor.answer();
+        let is_joint = open.databases.len() > 1;
+        let answer = self.end_in_a_call(process, &call, is_joint, patience);
         let before: Vec<Looked> = (0..2).map(|it| self.look_through(1, it)).collect();
-        let found: Vec<Looked> = (0..2).map(|it| self.look_through(0, it)).collect();
+        // Each is opened alone, whichever comes first.
+        let first = self.dice.roll(2) as usize;
+        let mut found = [first, 1 - first].map(|it| self.look_through(0, it));
+        if first == 1 {
+            found.reverse();
+        }
+        let found = Vec::from(found);
         let is_done = found != before;
         if let Some(answer) = answer.filter(|answer| answer.code == 0) {
             assert!(

@@ -26,6 +26,8 @@ pub struct Inspection {
     /// Identity of the store; none if it has no journal, so that the next mount makes one, and
     /// gives it an identity.
     pub uuid: Option<[u8; 16]>,
+    /// Epoch and sequence that the next transaction would have; none without a journal.
+    pub next: Option<(u64, u64)>,
     /// Size of the journal.
     pub journal_bytes: u64,
     /// The largest transaction that is one durable write.
@@ -72,6 +74,7 @@ pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
     let (log, mut scanned) = log::open::open(lower, &own.mobifs, &options)?;
     own.expand(lower, &mut scanned.transactions)?;
     found.uuid = log.is_there().then(|| log.uuid());
+    found.next = log.is_there().then(|| log.next());
     found.journal_bytes = log.total_bytes();
     found.direct_bytes_max = log.direct_bytes_max();
     found.calibration = calibration::file::read(lower, &own.mobifs, log.uuid());

@@ -29,6 +29,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -239,6 +240,28 @@ impl Arena {
         let length = (region.load(offset) as usize).min(SESSION_BYTES_MAX);
         // SAFETY: it is written only by the holder of the lock.
         Some(unsafe { region.bytes(offset + 8, length) }.to_vec())
+    }
+
+    /// What was kept in the arena in a file, which another process may be using: nothing is changed.
+    ///
+    /// # Errors
+    /// [`ArenaError::Foreign`], [`ArenaError::Memory`].
+    pub fn session_in(file: &File) -> Result<Option<Vec<u8>>, ArenaError> {
+        let number = |at: usize| {
+            let mut bytes = [0; 8];
+            file.read_exact_at(&mut bytes, at as u64)?;
+            Ok::<_, io::Error>(u64::from_ne_bytes(bytes))
+        };
+        if number(MAGIC_AT)? != MAGIC || number(VERSION_AT)? != VERSION {
+            return Err(ArenaError::Foreign);
+        }
+        let which = (number(SESSION_AT)? as usize).checked_sub(1);
+        let Some(&offset) = which.and_then(|which| SESSION_TEXTS_AT.get(which)) else {
+            return Ok(None);
+        };
+        let mut text = vec![0; (number(offset)? as usize).min(SESSION_BYTES_MAX)];
+        file.read_exact_at(&mut text, offset as u64 + 8)?;
+        Ok(Some(text))
     }
 
     /// Slots with a request that a killed daemon had read and not answered.

@@ -74,6 +74,12 @@ impl Arena {
 }
 
 impl SavedMount {
+    /// Whether it has this transaction, closed and not known to be committed.
+    pub(crate) fn has_closed(&self, transaction: u64) -> bool {
+        let mut keys = self.engine.iter().map(|(key, _)| key);
+        keys.any(|key| key.kind == Kind::Closed && key.first == transaction)
+    }
+
     /// The engine in its saved state.
     ///
     /// # Errors
