@@ -6,6 +6,7 @@ use crate::adapter::VolumeMountError;
 use crate::control::{ControlError, ErrorKind};
 use crate::limits::LimitError;
 use crate::mount_paths::PathError;
+use crate::store_owner::mount_of;
 use mobifs_fuse::{MountError, OptionError, UnmountError};
 use mobifs_store::StoreError;
 use mobifs_volume::{ConfigError, VolumeError};
@@ -111,21 +112,28 @@ impl From<PathError> for Failure {
 
 impl Failure {
     /// A failure of the store in the directory `path`.
-    pub fn of_store(path: &std::path::Path, error: &StoreError) -> Self {
-        let path = path.display();
+    pub fn of_store(store: &std::path::Path, error: &StoreError) -> Self {
+        let path = store.display();
         match error {
             StoreError::InUse { pid: 0 } => Self::new(
                 Code::InUse,
                 format!("the store {path} is in use by another process"),
             ),
-            StoreError::InUse { pid } => Self::new(
-                Code::InUse,
-                format!(
-                    "the store {path} is in use by process {pid}: unmount what it serves \
-                     (`mobifs umount MOUNTPOINT`; \
-                     /proc/mounts lists mounts and bind mounts), or end it"
-                ),
-            ),
+            StoreError::InUse { pid } => {
+                let message = match mount_of(store) {
+                    Some(mount) => format!(
+                        "the store {path} is in use by process {pid}, which serves the mount {mount}: \
+                         unmount that (`mobifs umount {mount}`)",
+                        mount = mount.mountpoint.display()
+                    ),
+                    None => format!(
+                        "the store {path} is in use by process {pid}: unmount what it serves \
+                         (`mobifs umount MOUNTPOINT`; \
+                         /proc/mounts lists mounts and bind mounts), or end it"
+                    ),
+                };
+                Self::new(Code::InUse, message)
+            }
             StoreError::Corrupt { .. } => Self::new(
                 Code::Damaged,
                 format!(
@@ -190,6 +198,7 @@ impl From<ControlError> for Failure {
             | ControlError::SteeringGone { .. }
             | ControlError::Missing { .. }
             | ControlError::InsideMount { .. }
+            | ControlError::Store { .. }
             | ControlError::InsideSteered { .. }
             | ControlError::DaemonGone { .. } => Code::NotMounted,
             _ => Code::Failed,

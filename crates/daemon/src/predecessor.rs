@@ -1,12 +1,14 @@
 //! Waiting for a daemon whose mount of the store has ended, and that still brings to the store
 //! what was changed: `umount(8)` does not wait for it.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mobifs_store::{StoreError, StoreScope};
-use mobifs_volume::{LockOwner, StoreLock};
+use mobifs_volume::{AppSelection, LockOwner, StoreLock};
 
+use crate::control::{AnswerPatience, Reply, Request, unseen_mounts};
 use crate::failure::{Code, Failure};
 use crate::mount_users::describe;
 use crate::store_owner::{is_finishing, mount_users};
@@ -19,6 +21,13 @@ pub const WAIT_DEFAULT: Duration = Duration::from_secs(60);
 /// predecessor.
 const QUIET: Duration = Duration::from_secs(1);
 const PAUSE_MIN: Duration = Duration::from_millis(1);
+/// What keeps a predecessor is asked for this long.
+const ASKED_FOR: AnswerPatience = AnswerPatience {
+    limit: Some(Duration::from_secs(1)),
+    report: |_| {},
+};
+/// So many of its apps are looked at.
+const APPS_LOOKED_AT: u64 = 1000;
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// How long to wait, how to say so, and what ends it.
@@ -114,13 +123,19 @@ fn process(pid: u32) -> String {
 }
 
 /// Why a predecessor has the store, and what can be done about it.
-fn reason(holder: &LockOwner) -> String {
+fn reason(store: &Path, holder: &LockOwner) -> String {
     if holder.is_reader {
         return "it only reads the store: a read-only mount that ends, or a check".to_owned();
     }
     let users = mount_users(holder);
     if users.is_empty() {
-        return "its mount has ended, and it brings what was changed to the store".to_owned();
+        return match not_stored(store) {
+            Some(why) => format!(
+                "its mount has ended, and it cannot bring everything that was changed to the store: \
+                 {why}"
+            ),
+            None => "its mount has ended, and it brings what was changed to the store".to_owned(),
+        };
     }
     format!(
         "its mount is out of the tree, but still in use by {}; end that, or close what it has \
@@ -129,12 +144,34 @@ fn reason(holder: &LockOwner) -> String {
     )
 }
 
+/// What the predecessor could not bring to the store, as it says itself to its own user.
+fn not_stored(store: &Path) -> Option<String> {
+    let about = store.metadata().ok()?;
+    let is_it = |path: &str| {
+        let other = Path::new(path).metadata();
+        other.is_ok_and(|other| (other.dev(), other.ino()) == (about.dev(), about.ino()))
+    };
+    let mut clients = unseen_mounts().ok()?.into_iter();
+    clients.find_map(|mut client| {
+        let select = AppSelection {
+            limit: Some(APPS_LOOKED_AT),
+            ..AppSelection::default()
+        };
+        let Ok(Reply::Status { status }) = client.ask(&Request::Status { select }, &ASKED_FOR)
+        else {
+            return None;
+        };
+        let is_its = status.store.path.as_deref().is_some_and(is_it);
+        status.not_stored().filter(|_| is_its)
+    })
+}
+
 fn waiting_for(store: &Path, pid: u32, holder: &LockOwner, patience: &Patience<'_>) -> String {
     format!(
         "waiting for {}, which has the store {}: {} (waiting {} s at most; {})",
         process(pid),
         store.display(),
-        reason(holder),
+        reason(store, holder),
         patience.limit.as_secs(),
         patience.option
     )
@@ -147,7 +184,7 @@ fn too_slow(store: &Path, pid: u32, holder: &LockOwner, patience: &Patience<'_>)
         store.display(),
         process(pid),
         patience.limit.as_secs(),
-        reason(holder),
+        reason(store, holder),
         patience.option
     );
     Failure::new(Code::InUse, message)

@@ -80,9 +80,12 @@ fn source_hash(mount: &MountEntry) -> u64 {
 
 /// Whether a mount of the store is in the tree.
 fn has_mount(store: &Path) -> bool {
-    let Ok(about) = store.metadata() else {
-        return false;
-    };
+    mount_of(store).is_some()
+}
+
+/// The mount of the store in the tree.
+pub(crate) fn mount_of(store: &Path) -> Option<MountEntry> {
+    let about = store.metadata().ok()?;
     let is_named_after_it = |mount: &MountEntry| {
         let is_path = mount.source.is_absolute();
         let source = is_path.then(|| mount.source.metadata().ok()).flatten();
@@ -92,7 +95,7 @@ fn has_mount(store: &Path) -> bool {
     let mut others = Vec::new();
     for mount in table.iter().filter(|mount| mount.is_fuse()) {
         if is_named_after_it(mount) {
-            return true;
+            return Some(mount.clone());
         }
         others.push(mount);
     }
@@ -101,7 +104,8 @@ fn has_mount(store: &Path) -> bool {
     let holders = lock_holders(store);
     let is_holder =
         |mount: &&MountEntry| maker_of_socket(mount).is_some_and(|maker| holders.contains(&maker));
-    !holders.is_empty() && others.iter().any(is_holder)
+    let mut others = others.into_iter().filter(|_| !holders.is_empty());
+    others.find(is_holder).cloned()
 }
 
 /// The processes that hold the lock of the store at `store`, as far as the kernel shows them.

@@ -11,6 +11,9 @@ use crate::AppName;
 /// Version of the schema.
 pub const SCHEMA_VERSION: u32 = 1;
 
+/// What the user can do where the filesystem of the store has no room.
+pub const ROOM_ADVICE: &str = "free space where the store is";
+
 /// The state of one mount.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -56,6 +59,25 @@ pub struct Status {
     /// What is particular to a steered filesystem of the kernel; none for a mount of MobiFS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub native: Option<NativeStatus>,
+}
+
+impl Status {
+    /// Why changes are not in the store, or not at their place in it, although that was tried; as
+    /// far as the apps that are listed show it.
+    pub fn not_stored(&self) -> Option<String> {
+        let refused = |app: &AppReport| {
+            let (name, reason) = (&app.name, app.read_only.as_ref()?);
+            Some(format!(
+                "the changes of \"{name}\" cannot be committed: {reason}"
+            ))
+        };
+        self.apps.iter().find_map(refused).or_else(|| {
+            let reason = self.store.not_applied.as_ref()?;
+            Some(format!(
+                "what is committed cannot be brought to its place: {reason}"
+            ))
+        })
+    }
 }
 
 /// A filesystem of the kernel whose commits a daemon steers.

@@ -11,7 +11,7 @@ use mobifs_daemon::{
     TakeoverState, check_store, logging, raise_limits, serve, why_no_history,
 };
 use mobifs_fuse::{AccessTimes, MountOptions};
-use mobifs_host::{absolute_without_touching, runtime_directory};
+use mobifs_host::{absolute_without_touching, log_directives, runtime_directory};
 use rustix::mount::MountFlags;
 
 use crate::arguments::MountArguments;
@@ -109,6 +109,8 @@ fn in_background(
     is_supervised: bool,
     log: Option<PathBuf>,
 ) -> Result<(), Failure> {
+    // The daemon could only say so in its log.
+    log_directives("info").map_err(|error| Failure::new(Code::Usage, error.to_string()))?;
     let log = logging::of_daemon(log.as_deref(), &paths.mountpoint)?;
     start_in_background(words, is_supervised, log)?;
     warn(&paths.store, config, super::tell);

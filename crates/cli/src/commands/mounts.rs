@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use mobifs_daemon::control::{AnswerPatience, Reply, Request, own_mounts, unseen_mounts};
+use mobifs_daemon::control::{
+    AnswerPatience, ControlClient, ControlError, Reply, Request, own_mounts, unseen_mounts,
+};
 use mobifs_daemon::{Code, Failure};
 use mobifs_host::{MountEntry, printable, printable_path};
 use mobifs_volume::{AppSelection, Status};
@@ -47,7 +49,10 @@ pub(super) fn all(apps_max: u64) -> Result<Vec<Found>, Failure> {
         })
         .collect();
     for mut client in unseen_mounts().map_err(failed)? {
-        let request = Request::Status { select: select() };
+        // Its apps say why it has not ended.
+        let mut select = select();
+        select.limit = select.limit.max(Some(AS_MANY_AS_ONE_MOUNT));
+        let request = Request::Status { select };
         // One that ends meanwhile is not reported: nothing waits for it.
         if let Ok(Reply::Status { status }) = client.ask(&request, &PATIENCE) {
             found.push(Found {
@@ -67,6 +72,12 @@ fn place_in_status(mount: &MountEntry, status: &Status) -> MountEntry {
     mount.mountpoint = path(&status.mountpoint).unwrap_or(mount.mountpoint);
     mount.source = path(&status.store.path).unwrap_or(mount.source);
     mount
+}
+
+/// Whether this user may ask the mount's daemon at all.
+pub(super) fn may_ask(mount: &MountEntry) -> bool {
+    let connected = ControlClient::connect(&mount.mountpoint);
+    !matches!(connected, Err(ControlError::NotPermitted { .. }))
 }
 
 /// One line for each, or a JSON document.
@@ -174,11 +185,14 @@ impl Line {
 /// What a user should know, the worst first.
 fn state(status: &Status, is_in_tree: bool) -> String {
     let mut all = Vec::new();
-    if !is_in_tree {
-        all.push(
+    let kept_by = (!is_in_tree).then(|| status.not_stored());
+    match &kept_by {
+        Some(Some(why)) => all.push(format!("NOT IN THE TREE: its daemon cannot end yet: {why}")),
+        Some(None) => all.push(
             "NOT IN THE TREE: unmounted lazily while programs use it, or in another mount namespace"
                 .to_owned(),
-        );
+        ),
+        None => {}
     }
     if let Some(reason) = status
         .native
@@ -187,10 +201,12 @@ fn state(status: &Status, is_in_tree: bool) -> String {
     {
         all.push(format!("PROMISE WITHDRAWN: {reason}"));
     }
-    if status.totals.read_only > 0 {
-        all.push(format!("{} apps READ-ONLY", status.totals.read_only));
+    match status.totals.read_only {
+        0 => {}
+        1 => all.push("1 app READ-ONLY".to_owned()),
+        some => all.push(format!("{some} apps READ-ONLY")),
     }
-    if let Some(reason) = &status.store.not_applied {
+    if let Some(reason) = status.store.not_applied.as_ref().filter(|_| is_in_tree) {
         all.push(format!("NOT APPLIED: {reason}"));
     }
     if status.native.is_none() && status.supervised_by.is_none() {

@@ -33,10 +33,12 @@ pub(crate) fn run(arguments: &UmountArguments) -> Result<(), Failure> {
     if mount.shows_a_part() && has_other_mounts(&mount) {
         return unmount_here(&mount, lazy);
     }
-    let _progress = Progress::of_commit("unmounting", &arguments.mountpoint);
+    // This process must not be what uses it. Where it cannot leave, it is named with the other users.
+    let _stays = std::env::set_current_dir("/");
+    let _progress = Progress::of_commit("unmounting", &mount.mountpoint);
     let mut store = store_in_table(&mount);
     let mut end = DaemonEnd::of(None);
-    let asked = ControlClient::connect(&arguments.mountpoint).and_then(|mut client| {
+    let asked = ControlClient::connect(&mount.mountpoint).and_then(|mut client| {
         if store.is_none() {
             store = ask_for_store(&mut client);
         }

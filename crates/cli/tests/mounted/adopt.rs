@@ -430,9 +430,18 @@ fn a_directory_in_use_is_refused_with_its_users() {
     let user = User::of(&adoption.directory.join("app"));
     let needles = ["stays adopted", &user.pid(), "mobifs unadopt again"];
     fails(&adoption.unadopt(), IN_USE, &needles);
+    // The command named itself, where it was started in the directory.
+    let inside = |name: &str, words: &[&str]| {
+        let mut command = adoption.command(name, words);
+        let command = command.current_dir(adoption.directory.join("app"));
+        command.arg(&adoption.directory).output().unwrap()
+    };
+    let refused = inside("unadopt", &[]);
+    fails(&refused, IN_USE, &needles);
+    assert!(!message(&refused).contains("(mobifs"), "{refused:?}");
     assert_eq!(adoption.list()[0]["state"], "mounted");
     drop(user);
-    succeeds(&adoption.unadopt());
+    succeeds(&inside("unadopt", &[]));
     adoption.is_as_before(&before);
 }
 
@@ -638,7 +647,10 @@ const SYSTEM: [(&str, &str); 4] = [
     ("/", "everything lies in it"),
     ("/proc", "is a mount point"),
     ("/usr", "cannot be adopted"),
-    ("/etc", "cannot be adopted"),
+    (
+        "/etc",
+        "/etc cannot be adopted: it is needed before it is mounted",
+    ),
 ];
 
 #[test]

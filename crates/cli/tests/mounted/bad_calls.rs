@@ -203,6 +203,13 @@ fn a_level_of_the_log_that_is_none_is_refused() {
         let needles = ["MOBIFS_LOG is \"bogus\"", "error, warn, info"];
         says("MOBIFS_LOG", &command.output().unwrap(), USAGE, &needles);
     }
+    // Only the daemon noticed, and its log had the reason.
+    let mut command = Command::new(PROGRAM);
+    command.args(["mount".as_ref(), &*fixture.store, &*fixture.mountpoint]);
+    command.env("MOBIFS_LOG", "bogus");
+    let needles = ["MOBIFS_LOG is \"bogus\"", "error, warn, info"];
+    says("MOBIFS_LOG", &command.output().unwrap(), USAGE, &needles);
+    assert!(!fixture.store.join(".mobifs").exists());
 }
 
 /// The parser of the command line, and messages with paths, repeated what they got.

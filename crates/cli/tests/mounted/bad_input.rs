@@ -219,7 +219,14 @@ fn a_store_in_use() {
     let pid = fixture.daemon_pid().to_string();
     let elsewhere = fixture.directory("elsewhere");
     let again = try_mount_at(&fixture.store, &elsewhere, &[]);
-    fails(&again, 3, &["in use by process", &pid]);
+    let serves = format!(
+        "which serves the mount {}: unmount that",
+        fixture.mountpoint.display()
+    );
+    fails(&again, 3, &["in use by process", &pid, &serves]);
+    // The mount is what is to be named.
+    let named = format!("the store of the one at {}", fixture.mountpoint.display());
+    fails(&mobifs(&["umount"], &fixture.store), 5, &[&named]);
     fails(
         &mobifs(&["recover"], &fixture.store),
         3,

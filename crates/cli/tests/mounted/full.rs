@@ -376,9 +376,14 @@ fn a_mount_with_content_without_room_leaves_the_tree_when_asked_to_lazily() {
     fs::write(app.join("big"), vec![1; 16 << 20]).unwrap();
     fill_disk(&filled.filler());
     let unmounted = mobifs(&["umount"], &filled.fixture.mountpoint);
+    let said = message(&unmounted);
+    assert!(said.contains("not unmounted"), "{said}");
+    // Only a drill was named, which loses what is not committed; and the file had a number.
+    let [room, drill] = ["free space where the store is", "drill power-cut"].map(|w| said.find(w));
+    assert!(room.is_some() && room < drill, "{said}");
     assert!(
-        message(&unmounted).contains("not unmounted"),
-        "{unmounted:?}"
+        said.contains("/big\": ") && !said.contains("object+"),
+        "{said}"
     );
     let unmounted = mobifs(&["umount", "--lazy"], &filled.fixture.mountpoint);
     assert!(
@@ -387,6 +392,61 @@ fn a_mount_with_content_without_room_leaves_the_tree_when_asked_to_lazily() {
     );
     assert!(!filled.fixture.is_mounted());
     // The daemon goes on trying, and nothing is lost.
+    fs::remove_file(filled.filler()).unwrap();
+    filled.mount();
+    assert!(fs::read(app.join("big")).unwrap() == vec![1; 16 << 20]);
+    filled.fixture.umount();
+}
+
+/// The next mount waited, and said that the daemon brings to the store what was changed; the status
+/// said that programs use the mount.
+#[test]
+fn what_a_full_disk_keeps_from_the_store_is_said_after_an_unmount_by_the_system() {
+    needs_mounts!();
+    let Some(filled) = Filled::new(&EXT4, 128 * MIB) else {
+        return;
+    };
+    let config = filled
+        .fixture
+        .config("[defaults]\nage_max_ms = 600000\ninterval_ms = 600000\n");
+    filled
+        .fixture
+        .mount(&["--config", config.to_str().unwrap()]);
+    let app = filled.app();
+    fs::create_dir(&app).unwrap();
+    fs::write(app.join("big"), vec![1; 16 << 20]).unwrap();
+    fill_disk(&filled.filler());
+    let unmounted = std::process::Command::new("umount")
+        .arg(&filled.fixture.mountpoint)
+        .status();
+    assert!(unmounted.unwrap().success());
+    let store = filled.fixture.store.display().to_string();
+    let line = || {
+        let status = std::process::Command::new(crate::fixture::PROGRAM)
+            .arg("status")
+            .output();
+        let text = String::from_utf8(status.unwrap().stdout).unwrap();
+        let line = text.lines().find(|line| line.contains(&store));
+        line.unwrap_or_default().to_owned()
+    };
+    wait_until(|| line().contains("cannot end yet"));
+    let said = line();
+    for needle in [
+        "NOT IN THE TREE",
+        "big",
+        "No space left",
+        "free space where the store is",
+    ] {
+        assert!(said.contains(needle), "{needle}: {said}");
+    }
+    assert!(said.contains("1 app READ-ONLY"), "{said}");
+    let refused = filled.fixture.try_mount(&["-o", "wait=2"]);
+    let needles = [
+        "cannot bring everything",
+        "No space left",
+        "free space where the store is",
+    ];
+    crate::fixture::fails(&refused, 3, &needles);
     fs::remove_file(filled.filler()).unwrap();
     filled.mount();
     assert!(fs::read(app.join("big")).unwrap() == vec![1; 16 << 20]);

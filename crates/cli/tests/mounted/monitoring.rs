@@ -197,6 +197,39 @@ fn totals_by_day_outlive_mounts_and_crashes() {
     assert_eq!(fs::read(&totals).unwrap(), before);
 }
 
+/// They were shown as down.
+#[test]
+fn mounts_of_others_are_not_in_the_metrics_of_a_user() {
+    needs_mounts!();
+    const USER: u32 = 65_533;
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    let program = fixture.path("mobifs");
+    copy_program(&program);
+    for above in fixture.mountpoint.ancestors().skip(1).take(1) {
+        fs::set_permissions(above, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let as_user = |words: &[&std::ffi::OsStr]| {
+        use std::os::unix::process::CommandExt as _;
+        let mut command = Command::new(&program);
+        command.args(words).uid(USER).gid(USER);
+        command.output()
+    };
+    let metrics = std::ffi::OsStr::new("metrics");
+    match as_user(&[metrics]) {
+        Err(_) => mobifs_skip::skip("another user cannot reach the scratch directory"),
+        Ok(all) => {
+            succeeds(&all);
+            let shown = fixture.mountpoint.display().to_string();
+            assert!(!text(&all).contains(&shown), "{}", text(&all));
+            // One that is asked for is refused, not silent.
+            let named = as_user(&[metrics, fixture.mountpoint.as_os_str()]).unwrap();
+            fails(&named, 1, &["only root and the user who mounted"]);
+        }
+    }
+    fixture.umount();
+}
+
 #[test]
 fn a_group_may_read_the_status_and_nothing_else() {
     needs_mounts!();

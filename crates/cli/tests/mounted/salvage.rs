@@ -80,6 +80,57 @@ fn a_salvage_shows_asks_and_brings_back_what_is_certain() {
     fixture.umount();
 }
 
+/// One damaged byte of a name: the directory `photos` was renamed to `qhotos`, and what had that name
+/// went to `.mobifs/lost`. The root directory was listed without a name.
+#[test]
+fn a_damaged_name_renames_nothing() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    for directory in ["photos", "qhotos"] {
+        let directory = fixture.store.join(directory);
+        fs::create_dir(&directory).unwrap();
+        for file in ["fileA", "fileC"] {
+            fs::write(
+                directory.join(file),
+                format!("{} {file}", directory.display()),
+            )
+            .unwrap();
+        }
+    }
+    let config = "apply_idle_ms = 100000\n[defaults]\nclass = \"durable\"\n";
+    let config = fixture.config(config);
+    fixture.mount(&["--config", config.to_str().unwrap()]);
+    for n in 0..3 {
+        let path = fixture.mountpoint.join("photos/fileA");
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.write_all_at(format!("new {n}").as_bytes(), 0).unwrap();
+        file.sync_all().unwrap();
+    }
+    fixture.cut_power();
+    let path = fixture.store.join(".mobifs/journal");
+    let journal = fs::read(&path).unwrap();
+    let found = journal[2 * BLOCK as usize..]
+        .windows(6)
+        .position(|window| window == b"photos");
+    let at = 2 * BLOCK + found.unwrap() as u64;
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.write_all_at(b"q", at).unwrap();
+    let files = || -> Vec<_> {
+        let all = snapshot(&fixture.store).into_iter();
+        all.filter(|(path, ..)| !path.components().any(|part| part.as_os_str() == ".mobifs"))
+            .collect()
+    };
+    let before = files();
+    let done = mobifs(&["recover", "--salvage", "--yes"], &fixture.store);
+    succeeds(&done);
+    let text = String::from_utf8(done.stdout).unwrap();
+    assert!(files() == before, "{text}");
+    let lost = fs::read_dir(fixture.store.join(".mobifs/lost")).unwrap();
+    assert_eq!(lost.count(), 0, "{text}");
+    assert!(text.contains("    photos/fileA was changed"), "{text}");
+    assert!(!text.contains("     was changed"), "{text}");
+}
+
 #[test]
 fn a_second_salvage_keeps_the_journal_of_the_first() {
     needs_mounts!();

@@ -51,6 +51,17 @@ pub enum ControlError {
         /// The mount point.
         mount: PathBuf,
     },
+    /// The path is the store of a mount.
+    #[error(
+        "{path} is not a MobiFS mount, but the store of the one at {mount}: name that",
+        path = path.display(), mount = mount.display()
+    )]
+    Store {
+        /// The path.
+        path: PathBuf,
+        /// The mount point.
+        mount: PathBuf,
+    },
     /// The path lies in a steered filesystem.
     #[error(
         "{path} lies in the steered filesystem that is mounted at {mount}: name that",
@@ -197,6 +208,11 @@ fn is_steered(mount: &MountEntry) -> bool {
 /// No mount of ours is at `path`: where it is instead. Nothing in a mount is looked at, whose
 /// daemon may be dead.
 fn why_not_mounted(path: PathBuf, table: &[MountEntry]) -> ControlError {
+    let serves_it = |mount: &&MountEntry| mount.has_subtype("mobifs") && mount.source == path;
+    if let Some(mount) = table.iter().find(serves_it) {
+        let mount = mount.mountpoint.clone();
+        return ControlError::Store { path, mount };
+    }
     match mount_around(&path, table) {
         Some(mount) if mount.mountpoint != path && mount.has_subtype("mobifs") => {
             ControlError::InsideMount {

@@ -12,7 +12,7 @@ use crate::mount_users::{MountUser, users_of_device};
 use mobifs_fuse::{SessionHandle, UnmountError};
 use mobifs_host::{MountEntry, mount_at};
 use mobifs_volume::{
-    AppName, AppSelection, Arena, OpenedStore, PolicySettings, Volume, VolumeError,
+    AppName, AppSelection, Arena, OpenedStore, PolicySettings, ROOM_ADVICE, Volume, VolumeError,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -297,8 +297,9 @@ impl Daemon {
         let kept = self.volume.sync_app(None, true).err();
         if let Some(error) = kept.as_ref().filter(|_| !lazy) {
             let message = format!(
-                "not unmounted: {error}. `mobifs drill power-cut --yes {}` discards what is not \
-                 committed, and ends the mount",
+                "not unmounted: {}; then unmount again. If that is impossible, `mobifs drill \
+                 power-cut --yes {}` ends the mount, and what is not committed is lost",
+                with_what_to_do(error),
                 self.paths.mountpoint.display()
             );
             return Reply::error(ErrorKind::Failed, message);
@@ -483,10 +484,18 @@ fn refused(error: &VolumeError) -> Reply {
     Reply::error(kind_of(error), with_advice(error))
 }
 
+/// As [`with_advice`], where nothing else is done before.
+fn with_what_to_do(error: &VolumeError) -> String {
+    match error.is_full() {
+        true => with_advice(error),
+        false => format!("{error}: mend that"),
+    }
+}
+
 /// What the user can do where there was no room.
 fn with_advice(error: &VolumeError) -> String {
     if error.is_full() {
-        format!("{error}: free space where the store is, or delete files in the mount")
+        format!("{error}: {ROOM_ADVICE}, or delete files in the mount")
     } else {
         error.to_string()
     }

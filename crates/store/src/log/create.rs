@@ -170,16 +170,6 @@ fn clean_up<L: Lower>(lower: &L, directory: &L::Handle, name: &[u8]) {
     }
 }
 
-fn explained(journal_bytes: u64) -> impl Fn(io::Error) -> StoreError {
-    move |source| {
-        let advice = if source.kind() == io::ErrorKind::StorageFull {
-            " (free some room or configure a smaller journal)"
-        } else {
-            ""
-        };
-        StoreError::Lower {
-            action: format!("making a journal of {journal_bytes} bytes{advice}"),
-            source,
-        }
-    }
+fn explained(journal_bytes: u64) -> impl FnOnce(io::Error) -> StoreError {
+    StoreError::lower(format!("making a journal of {journal_bytes} bytes"))
 }

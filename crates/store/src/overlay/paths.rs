@@ -18,8 +18,19 @@ pub(crate) fn failed_for<L: Lower>(
     id: ObjectId,
 ) -> impl FnOnce(StoreError) -> StoreError {
     move |error| match overlay.state().path_of(id) {
-        Some(path) => error.while_doing("applying", &path),
+        Some(path) => without_number(error, id).while_doing("applying", &path),
         None => error,
+    }
+}
+
+/// The path says more than the number that the store knows the object by.
+fn without_number(error: StoreError, id: ObjectId) -> StoreError {
+    match error {
+        StoreError::Lower { action, source } => StoreError::Lower {
+            action: action.replacen(&format!(" of {id}"), "", 1),
+            source,
+        },
+        other => other,
     }
 }
 
@@ -44,7 +55,7 @@ pub(crate) fn failed_to_commit<L: Lower>(
     dentries: &[(ObjectId, Name, Option<ObjectId>)],
 ) -> impl FnOnce(StoreError) -> StoreError {
     move |error| match path_in(overlay, id, dentries) {
-        Some(path) => error.while_doing("committing", &path),
+        Some(path) => without_number(error, id).while_doing("committing", &path),
         None => error,
     }
 }
@@ -145,11 +156,14 @@ mod tests {
         ];
         let said = message(file, &dentries);
         assert!(
-            said.starts_with("committing \"app/inner/file\": writing"),
+            said.starts_with("committing \"app/inner/file\": writing new data failed: "),
             "{said}"
         );
         let said = message(app, &[]);
-        assert!(said.starts_with("committing \"app\": writing"), "{said}");
+        assert!(
+            said.starts_with("committing \"app\": writing new data failed"),
+            "{said}"
+        );
         // One that has no name has no path.
         let said = message(file, &[]);
         assert!(said.starts_with("writing new data of object"), "{said}");

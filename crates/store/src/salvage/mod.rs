@@ -151,16 +151,17 @@ impl Plan {
         own: &Parts<L::Handle>,
         mut reading: Reading,
     ) -> Result<Self, StoreError> {
-        if reading.is_copied && !reading.intact.is_empty() {
-            match copied::locate(lower, &mut reading.intact) {
-                Ok(_) => {}
-                Err(StoreError::Unsuitable(why)) => reading.give_up(why),
-                Err(other) => return Err(other),
-            }
-        }
+        let is_copy = reading.locate_copy(lower)?;
         let mut objects = Objects::of(&reading.intact);
-        objects.with_lost(&reading.lost);
-        let mut wanted = objects.wanted();
+        if !is_copy {
+            objects.with_whole(&reading.lost);
+        }
+        // What damaged transactions say is good for reports, and for nothing else.
+        let mut shown = match is_copy {
+            true => objects.clone(),
+            false => objects.with_doubtful(&reading.lost),
+        };
+        let mut wanted = shown.wanted();
         // Files that only lost transactions change, to name them.
         let changed = traces::changes(&reading.lost);
         wanted.extend(changed.keys().map(|id| id.0));
@@ -173,14 +174,12 @@ impl Plan {
             reading.intact_bytes = 0;
             // What it says of places was true before.
             objects = Objects::default();
+            shown = Objects::default();
         }
-        let traces = traces::find(lower, &tree, &objects, &reading.intact, &reading.lost)?;
+        let traces = traces::find(lower, &tree, &shown, &reading.intact, &reading.lost)?;
         let mut survey = reading.survey();
-        let names = {
-            let intact = reading.intact.iter().flat_map(|(_, records)| records);
-            Names::after(intact.chain(reading.lost.iter().flat_map(|lost| &lost.records)))
-        };
-        let named = |id: &ObjectId| names.path(*id, &objects, &tree);
+        let names = Names::after(&reading.intact, &reading.lost);
+        let named = |id: &ObjectId| names.path(*id, &shown, &tree);
         let files = changed.iter().map(|(id, changes)| LostFile {
             path: named(id),
             change: changes.change(),
@@ -200,7 +199,7 @@ impl Plan {
         }
         let intact = std::mem::take(&mut reading.intact);
         let placed = place(lower, &mut tree, &mut objects, intact)?;
-        let named = |id: &ObjectId| names.path(*id, &objects, &tree);
+        let named = |id: &ObjectId| names.path(*id, &shown, &tree);
         survey.missing = placed.gone.iter().map(named).collect();
         survey.without_content = placed.without_content.iter().map(named).collect();
         let rescued = rescued(lower, own, &tree, &placed, &reading)?;
@@ -237,6 +236,35 @@ impl Reading {
             }),
         );
         self.intact_bytes = 0;
+    }
+
+    /// Whether the journal is a copy, and the inodes that it knows may be those of the original. Those
+    /// of intact transactions are looked up by name.
+    fn locate_copy<L: Lower>(&mut self, lower: &L) -> Result<bool, StoreError> {
+        let is_copy = self.is_copied || self.has_lost_copy();
+        if is_copy && !self.intact.is_empty() {
+            match copied::locate(lower, &mut self.intact) {
+                Ok(_) => {}
+                // What is damaged does not make a copy of it.
+                Err(StoreError::Unsuitable(_)) if !self.is_copied => {}
+                Err(StoreError::Unsuitable(why)) => self.give_up(why),
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(is_copy)
+    }
+
+    /// Whether a transaction is lost that says which inodes objects have in this copy of a store.
+    fn has_lost_copy(&self) -> bool {
+        let has_moved = |record: &Record| {
+            let is_mark = matches!(record, Record::RenameMark | Record::RenameMarkInPart);
+            is_mark || matches!(record, Record::Bind { .. })
+        };
+        let is_found = |record: &Record| matches!(record, Record::Found { .. });
+        let mut intact = self.intact.iter().flat_map(|(_, records)| records);
+        let mut lost = self.lost.iter().map(|lost| &lost.records);
+        lost.any(|records| !records.is_empty() && records.iter().all(is_found))
+            && !intact.any(has_moved)
     }
 
     /// Whether anything is lost.

@@ -12,14 +12,14 @@ use mobifs_base::{FileKind, Name, ObjectId};
 use crate::StoreError;
 use crate::log::Transactions;
 use crate::log::record::Record;
-use crate::lower::Lower;
+use crate::lower::{Lower, LowerStat};
 use crate::overlay::pending::Pending;
 use crate::recovery::copied;
 use crate::salvage::reading::Lost;
 use crate::salvage::tree::Tree;
 
 /// Inodes, and the objects that the journal has under other numbers.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Objects {
     /// Objects that were in the tree when the epoch began, and new ones that an apply has made.
     inodes: BTreeMap<ObjectId, (u64, FileKind)>,
@@ -28,6 +28,8 @@ pub(super) struct Objects {
     bound: BTreeSet<ObjectId>,
     /// Where the journal has seen objects: directory and name.
     recorded: Vec<(ObjectId, ObjectId, Name)>,
+    /// Objects that only lost transactions concern.
+    from_lost: BTreeSet<ObjectId>,
 }
 
 impl Objects {
@@ -69,15 +71,31 @@ impl Objects {
         objects
     }
 
-    /// Adds what lost transactions say of objects that are not new in them.
-    pub(super) fn with_lost(&mut self, lost: &[Lost]) {
-        let records = || lost.iter().flat_map(|lost| &lost.records);
-        let created = records().filter_map(|record| match record {
+    /// Adds what lost transactions say of objects that are not new in them, if they match their
+    /// checksums. What others say may be wrong, and must not move anything.
+    pub(super) fn with_whole(&mut self, lost: &[Lost]) {
+        let before: BTreeSet<ObjectId> = self.inodes.keys().copied().collect();
+        self.learn(lost, |lost| lost.is_legible);
+        let after = self.inodes.keys().copied();
+        self.from_lost = after.filter(|id| !before.contains(id)).collect();
+    }
+
+    /// These, with what can be made out of damaged transactions: for reports only.
+    pub(super) fn with_doubtful(&self, lost: &[Lost]) -> Self {
+        let mut objects = self.clone();
+        objects.learn(lost, |_| true);
+        objects
+    }
+
+    fn learn(&mut self, lost: &[Lost], is_used: impl Fn(&Lost) -> bool) {
+        let created = lost.iter().flat_map(|lost| &lost.records);
+        let created = created.filter_map(|record| match record {
             Record::Object(state) if state.created => Some(state.id),
             _ => None,
         });
         let created: HashSet<ObjectId> = created.collect();
-        for record in records() {
+        let used = lost.iter().filter(|lost| is_used(lost));
+        for record in used.flat_map(|lost| &lost.records) {
             if let Record::Known {
                 id,
                 inode,
@@ -173,6 +191,8 @@ pub(super) fn place<L: Lower>(
     let mut ids = Ids::of(objects, &pending);
     let mut known = Vec::new();
     let mut last = restored(lower, tree, objects, &pending, &mut placed)?;
+    keep_unknown(lower, tree, objects, &pending, &mut placed)?;
+    leave_nameless(tree, objects, &last);
     if intact.is_empty() && last.is_empty() && objects.bound.is_empty() {
         return Ok(placed);
     }
@@ -406,6 +426,61 @@ fn restored<L: Lower>(
             child: Some(id),
         });
     Ok(removed.into_iter().chain(given).collect())
+}
+
+/// Files at names that intact transactions give or take away, of which no whole transaction says
+/// what they are: a damaged one may have brought them there, and nothing else may have their content.
+fn keep_unknown<L: Lower>(
+    lower: &L,
+    tree: &Tree,
+    objects: &Objects,
+    pending: &Pending,
+    placed: &mut Placed,
+) -> Result<(), StoreError> {
+    for ((parent, name), child) in &pending.dentries {
+        let Some(directory) = objects.inode(*parent, tree) else {
+            continue;
+        };
+        let there = tree.stat_at(lower, directory, name.as_bytes())?;
+        let unknown = there.filter(|stat| {
+            // A directory that is not empty is kept in any case.
+            stat.kind != FileKind::Directory && objects.id(stat.inode).is_none()
+        });
+        let is_made = |stat: &LowerStat| {
+            let object = child.and_then(|child| pending.object(child));
+            let object = object.filter(|object| object.created);
+            let attributes = object.and_then(|object| object.attributes);
+            attributes.is_some_and(|made| {
+                (stat.kind, stat.size, stat.mode, stat.mtime)
+                    == (made.kind, made.size, made.mode, made.mtime)
+            })
+        };
+        let place = (directory, name.clone());
+        if unknown.is_some_and(|stat| !is_made(&stat)) && !placed.replaced.contains(&place) {
+            placed.replaced.push(place);
+        }
+    }
+    Ok(())
+}
+
+/// Forgets objects in `limbo/` that only lost transactions concern, and that get no name: the next
+/// mount would take them for deleted. What is not known is kept.
+fn leave_nameless(tree: &Tree, objects: &mut Objects, given: &[Record]) {
+    let named: HashSet<ObjectId> = given
+        .iter()
+        .filter_map(|record| match record {
+            Record::Dentry { child, .. } => *child,
+            _ => None,
+        })
+        .collect();
+    let nameless = objects.from_lost.iter().filter(|id| {
+        let inode = objects.inodes.get(id).map(|(inode, _)| *inode);
+        let is_waiting =
+            inode.is_some_and(|inode| tree.places(inode).is_empty() && tree.is_in_limbo(inode));
+        is_waiting && !named.contains(id)
+    });
+    let nameless: Vec<ObjectId> = nameless.copied().collect();
+    nameless.into_iter().for_each(|id| objects.remove(id));
 }
 
 fn lower_links<L: Lower>(lower: &L, tree: &Tree, inode: u64) -> Result<u32, StoreError> {

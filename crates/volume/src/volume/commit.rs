@@ -17,7 +17,7 @@ use crate::AppName;
 pub(super) struct FailedCommit {
     pub(super) reason: String,
     /// There was no room in the lower filesystem.
-    is_full: bool,
+    pub(super) is_full: bool,
 }
 
 impl Shared {

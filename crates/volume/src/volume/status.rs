@@ -8,8 +8,8 @@ use mobifs_engine::{AppStatus, EngineStatus};
 use super::{Shared, Volume};
 use crate::AppName;
 use crate::status::{
-    AppReport, AppTotals, CheckpointReport, MemoryStatus, PolicyReport, SCHEMA_VERSION, Status,
-    StoreStatus, TransactionCounts, bytes, rfc3339,
+    AppReport, AppTotals, CheckpointReport, MemoryStatus, PolicyReport, ROOM_ADVICE,
+    SCHEMA_VERSION, Status, StoreStatus, TransactionCounts, bytes, rfc3339,
 };
 
 impl Volume {
@@ -94,7 +94,10 @@ impl Shared {
         let checkpoint = self.checkpoints.lock().get(&app.path).copied();
         let read_only = app.read_only.then(|| {
             let failures = self.failures.lock();
-            let reason = failures.get(&app.path).map(|failed| failed.reason.clone());
+            let reason = failures.get(&app.path).map(|failed| match failed.is_full {
+                true => format!("{}: {ROOM_ADVICE}", failed.reason),
+                false => failed.reason.clone(),
+            });
             reason.unwrap_or_else(|| "a commit failed".to_owned())
         });
         let written_pages = app.written_pages.max(1);

@@ -54,17 +54,21 @@ pub(super) struct History {
 impl History {
     /// Runs operations, commits and applies.
     pub(super) fn live(u: &mut Unstructured<'_>) -> Result<Self> {
-        Self::live_with(u, true)
+        Self::live_on(CrashLower::new(), u, true)
     }
 
-    /// As many commits as operations, and no applies: the journal has many transactions.
-    pub(super) fn live_in_journal(u: &mut Unstructured<'_>) -> Result<Self> {
-        Self::live_with(u, false)
-    }
-
-    fn live_with(u: &mut Unstructured<'_>, applies: bool) -> Result<Self> {
-        let operations_max = if applies { 8 } else { 5 };
+    /// As many commits as operations, and no applies: the journal has many transactions. With files
+    /// that were there before, which the journal knows by their inodes and names, or without.
+    pub(super) fn live_in_journal(u: &mut Unstructured<'_>, has_files: bool) -> Result<Self> {
         let lower = CrashLower::new();
+        if has_files {
+            lay_out(&lower).unwrap_or_else(|error| panic!("{error}"));
+        }
+        Self::live_on(lower, u, false)
+    }
+
+    fn live_on(lower: CrashLower, u: &mut Unstructured<'_>, applies: bool) -> Result<Self> {
+        let operations_max = if applies { 8 } else { 5 };
         let (store, _report) = JournalStore::open(Gate::new(lower.clone()), &OPTIONS)
             .unwrap_or_else(|error| panic!("{error}"));
         let store = Arc::new(store);
@@ -216,6 +220,22 @@ impl History {
         };
         open().unwrap_or_else(|error| panic!("{error}"))
     }
+}
+
+/// Files at most of the paths that operations use, and beside them at names that are one bit from
+/// these: what a damaged name may mean.
+fn lay_out(lower: &CrashLower) -> std::io::Result<()> {
+    let root = lower.root()?;
+    for directory in ["a", "b", "c", "q"] {
+        lower.create(&root, directory.as_bytes(), Create::Directory)?;
+        let handle = lower.open(&root, directory.as_bytes(), true)?;
+        for name in ["f", "g", "d"] {
+            lower.create(&handle, name.as_bytes(), Create::Regular)?;
+            let file = lower.open(&handle, name.as_bytes(), true)?;
+            lower.write_at(&file, format!("{directory}/{name}").as_bytes(), 0)?;
+        }
+    }
+    lower.sync_all()
 }
 
 /// What of a tree that was found is not as expected.

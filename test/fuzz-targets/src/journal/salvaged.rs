@@ -142,14 +142,16 @@ impl Damage {
 
 fn run(input: &[u8]) -> Verdict {
     let mut u = Unstructured::new(input);
-    let Ok(mut history) = History::live_in_journal(&mut u) else {
-        return Verdict::Refused;
-    };
-    let transactions = history.transactions();
     let seed = input.iter().fold(7_u64, |seed, &byte| {
         (seed ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
     let mut random = Random::new(seed);
+    // In a store that was empty, transactions name only what they make themselves.
+    let has_files = random.below(2) == 0;
+    let Ok(mut history) = History::live_in_journal(&mut u, has_files) else {
+        return Verdict::Refused;
+    };
+    let transactions = history.transactions();
     let whole = history.journal();
     let used_bytes = scan(&whole, &mut |_, _| {}).map_or(LOG_START, |found| found.end as usize);
     let circumstances = Circumstances::of(&mut random, used_bytes);

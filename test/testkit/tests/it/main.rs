@@ -22,6 +22,7 @@ mod not_applied;
 mod preallocation;
 mod regressions;
 mod salvage;
+mod salvage_bits;
 mod stack_crash;
 mod virtual_day;
 mod write_ahead;

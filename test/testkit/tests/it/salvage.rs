@@ -14,7 +14,7 @@ use mobifs_store::{
 use mobifs_testkit::crash::{CrashLower, Fate};
 use mobifs_testkit::entries::{plain_file, root_entry};
 
-const OPTIONS: JournalOptions = JournalOptions {
+pub(super) const OPTIONS: JournalOptions = JournalOptions {
     preallocation: mobifs_store::Preallocation::OFF,
     journal_bytes: 256 << 10,
     direct_bytes_max: Some(8 << 10),
@@ -25,11 +25,11 @@ const OPTIONS: JournalOptions = JournalOptions {
     held_bytes_max: 64 << 20,
 };
 const FILES: [&str; 4] = ["a", "b", "c", "d"];
-const BLOCK: usize = 4096;
+pub(super) const BLOCK: usize = 4096;
 /// Size that the first transaction gives to `a`.
 const BYTES: u64 = 77;
 
-fn open(lower: &CrashLower) -> JournalStore<Gate<CrashLower>> {
+pub(super) fn open(lower: &CrashLower) -> JournalStore<Gate<CrashLower>> {
     JournalStore::open(Gate::new(lower.clone()), &OPTIONS)
         .unwrap()
         .0
@@ -59,7 +59,7 @@ fn id(store: &JournalStore<Gate<CrashLower>>, name: &str) -> ObjectId {
     entry.unwrap().id
 }
 
-fn commit(store: &JournalStore<Gate<CrashLower>>, entries: Vec<Entry>) {
+pub(super) fn commit(store: &JournalStore<Gate<CrashLower>>, entries: Vec<Entry>) {
     let mut transaction = Transaction::default();
     transaction.extend(entries);
     store.commit(transaction).unwrap();
@@ -95,7 +95,7 @@ fn history() -> (CrashLower, JournalStore<Gate<CrashLower>>) {
 }
 
 /// The bytes of the journal; `change` says what happens to them.
-fn damage(lower: &CrashLower, change: impl Fn(&mut Vec<u8>)) {
+pub(super) fn damage(lower: &CrashLower, mut change: impl FnMut(&mut Vec<u8>)) {
     let own = lower
         .open(&lower.root().unwrap(), b".mobifs", true)
         .unwrap();

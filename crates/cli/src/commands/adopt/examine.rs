@@ -87,11 +87,15 @@ fn not_needed(place: &Place, notes: &Notes) -> Result<(), Failure> {
         .iter()
         .find(|path| path.starts_with(place.directory()));
     found.map_or(Ok(()), |path| {
+        let why = if path == place.directory() {
+            "it is".to_owned()
+        } else {
+            format!("{} lies in it, which is", path.display())
+        };
         Err(refused(&format!(
-            "{} cannot be adopted: {} lies in it, which is needed before it is mounted; adopt the \
-             directories in it that programs write to",
-            place.directory().display(),
-            path.display()
+            "{} cannot be adopted: {why} needed before it is mounted; adopt the directories in it \
+             that programs write to",
+            place.directory().display()
         )))
     })
 }

@@ -94,6 +94,8 @@ pub(crate) fn unadopt(arguments: &UnadoptArguments) -> Result<(), Failure> {
     arm_fault_points();
     let notes = Notes::of_user(arguments.notes.as_deref())?;
     let place = Place::find_adopted(&arguments.directory)?;
+    // This process must not be what uses it.
+    std::env::set_current_dir("/").map_err(durable::cannot("change to", Path::new("/")))?;
     let shown = printable_path(place.directory());
     let new = || Ok(Note::new(&place, Boot::Nothing, "rw"));
     let Some(note) = found(&place, &notes, new)? else {

@@ -47,7 +47,7 @@ fn text(arguments: &MetricsArguments, format: Format) -> Result<String, Failure>
     let found = if arguments.mounts.is_empty() {
         let mut found = mounts::all(APPS_LOOKED_AT)?;
         // Another mount may be at the place by now, and series must differ.
-        found.retain(|found| found.is_in_tree);
+        found.retain(|found| found.is_in_tree && !is_refused(found));
         found
     } else {
         let named = arguments.mounts.iter().map(|path| named(path));
@@ -68,11 +68,20 @@ fn named(path: &Path) -> Result<Found, Failure> {
         ..AppSelection::default()
     };
     let status = status::fetch(&mount.mountpoint, select, &mounts::PATIENCE);
-    Ok(Found {
+    let found = Found {
         mount,
         status,
         is_in_tree: true,
-    })
+    };
+    match found.status {
+        Err(failure) if !mounts::may_ask(&found.mount) => Err(failure),
+        status => Ok(Found { status, ..found }),
+    }
+}
+
+/// Whether the mount is another user's: nothing is known of it, also not that it is down.
+fn is_refused(found: &Found) -> bool {
+    found.status.is_err() && !mounts::may_ask(&found.mount)
 }
 
 /// Puts a file in the place of another at once: a collector sees the one or the other.
