@@ -26,7 +26,7 @@ const ASKED_FOR: AnswerPatience = AnswerPatience {
     limit: Some(Duration::from_secs(1)),
     report: |_| {},
 };
-/// So many of its apps are looked at.
+/// How many of its apps are looked at.
 const APPS_LOOKED_AT: u64 = 1000;
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 

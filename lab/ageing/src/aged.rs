@@ -25,7 +25,7 @@ pub struct Aged {
 }
 
 impl Aged {
-    /// Of the image at a path.
+    /// Opens the aged image at a path.
     ///
     /// # Errors
     /// It was not aged as an image and by scenarios, or not to the end of a day, or is being aged.

@@ -96,7 +96,7 @@ impl Owner {
         })
     }
 
-    /// That of the arena in a file; nothing of it is changed, and it need not be locked. None if it
+    /// The owner of the arena in a file; nothing of it is changed, and it need not be locked. None if it
     /// has none.
     fn of(file: &File) -> Result<Option<Self>, ArenaError> {
         let text = Arena::session_in(file)?;

@@ -417,7 +417,7 @@ fn failure(error: AgeError, arguments: &AgeArguments) -> Failure {
     Failure::new(code, message)
 }
 
-/// Of a run that had begun, and has its state.
+/// The failure of a run that had begun, and has its state.
 fn ended(error: AgeError, arguments: &AgeArguments) -> Failure {
     let is_outside = matches!(error, AgeError::Io { .. } | AgeError::Sqlite { .. });
     let mut failure = failure(error, arguments);

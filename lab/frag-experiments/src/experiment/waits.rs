@@ -27,8 +27,8 @@ const STATES: [State; 3] = [State::None, State::Holes64, State::Holes8];
 const DEX_FILES: u64 = 21;
 /// The larger of S4's two (§5.3.3).
 const MAPPING_CACHE_BYTES: u64 = 128 << 10;
-/// Of which S4's 500 MB of small files are a twentieth. On 16 GiB, with High ending at 94.5 %, 400 MB were left
-/// that had never been filled, and the app lay whole in them.
+/// The size of the filesystem: S4's 500 MB of small files are a twentieth of it. On 16 GiB, with High ending
+/// at 94.5 %, 400 MB were left that had never been filled, and the app lay whole in them.
 const FULL_BYTES: u64 = 9536 * MIB;
 const LAUNCH: &str = "S4 §5.2.1, Fig. 10";
 const INSTALL: &str = "S4 §5.2.2, Fig. 11";
