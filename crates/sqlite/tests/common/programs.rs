@@ -8,6 +8,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use rusqlite::fallible_iterator::FallibleIterator as _;
+use rusqlite::types::ValueRef;
 use rusqlite::{Batch, Connection, OpenFlags};
 use serde_json::{Value, json};
 
@@ -184,8 +185,13 @@ pub fn run(connection: &Connection, sql: &str) -> rusqlite::Result<Vec<String>> 
         let columns = statement.column_count();
         let mut rows = statement.raw_query();
         while let Some(row) = rows.next()? {
-            let value =
-                |column| -> rusqlite::Result<String> { Ok(format!("{:?}", row.get_ref(column)?)) };
+            let value = |column| -> rusqlite::Result<String> {
+                Ok(match row.get_ref(column)? {
+                    // In words: the histories look for names of modes.
+                    ValueRef::Text(text) => String::from_utf8_lossy(text).into_owned(),
+                    other => format!("{other:?}"),
+                })
+            };
             let row: rusqlite::Result<Vec<String>> = (0..columns).map(value).collect();
             found.push(row?.join(" "));
         }

@@ -653,6 +653,8 @@ impl<'a> World<'a> {
         let flags = OpenFlags::default().bits();
         let mut call = |call: &Value| {
             let answer = actor.call(call);
+            self.steps
+                .push(format!("look: {call} -> {} {}", answer.code, answer.words));
             assert_eq!(
                 answer.code,
                 0,
