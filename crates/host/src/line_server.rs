@@ -161,16 +161,34 @@ impl Drop for LineServer {
     }
 }
 
-/// Makes the socket in place of what is there.
+/// Makes the socket in place of what is there. The socket of a process that still answers gets
+/// another name, by which it can be reached: see [`displaced`].
 fn bind(path: &Path) -> io::Result<(UnixListener, u64)> {
     let _alone = lock_directory(path)?;
-    match std::fs::remove_file(path) {
+    let removed = match maker_at(path) {
+        Some(pid) => std::fs::rename(path, displaced(path, pid)),
+        None => std::fs::remove_file(path),
+    };
+    match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     Ok((listener, path.symlink_metadata()?.ino()))
+}
+
+/// The process that made the socket at a path, if one answers there.
+fn maker_at(path: &Path) -> Option<u32> {
+    Peer::of(&connect_at_once(path).ok()?).ok()?.pid
+}
+
+/// The name of a socket in whose place another process has put its own: `NAME.sock` of process 12 is
+/// `NAME.12.sock`.
+fn displaced(path: &Path, pid: u32) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!(".{pid}.sock"));
+    path.with_file_name(name)
 }
 
 /// Where this socket lies, and its inode there; none if it is not there any more. The name alone
@@ -370,8 +388,12 @@ mod tests {
             listener,
             active: Arc::default(),
         };
+        // The first one is reached by another name until it ends.
+        let moved = displaced(&path, std::process::id());
+        UnixStream::connect(&moved).unwrap();
         drop(ending);
         UnixStream::connect(&path).unwrap();
+        UnixStream::connect(&moved).unwrap_err();
         drop(living);
         assert!(!path.exists());
     }

@@ -265,17 +265,9 @@ impl ControlClient {
         let mountpoint = mount.mountpoint.clone();
         let mut refused = false;
         for candidate in socket_candidates(mount) {
-            match UnixStream::connect(candidate) {
-                Ok(stream) => {
-                    if let Some(maker) = maker_of(&stream, mount) {
-                        return Ok(Self {
-                            mount: mount.clone(),
-                            stream,
-                            maker: maker.pid,
-                        });
-                    }
-                    refused = true;
-                }
+            match Self::connect_at(&candidate, mount) {
+                Ok(Some(client)) => return Ok(client),
+                Ok(None) => refused = true,
                 Err(error) => refused |= error.kind() == io::ErrorKind::PermissionDenied,
             }
         }
@@ -285,6 +277,17 @@ impl ControlClient {
             return Err(ControlError::NotPermitted { path: mountpoint });
         }
         Err(gone(mount))
+    }
+
+    /// Connects to a socket; none if another user than the mount's has made it.
+    pub(super) fn connect_at(socket: &Path, mount: &MountEntry) -> io::Result<Option<Self>> {
+        let stream = UnixStream::connect(socket)?;
+        let maker = maker_of(&stream, mount);
+        Ok(maker.map(|maker| Self {
+            mount: mount.clone(),
+            stream,
+            maker: maker.pid,
+        }))
     }
 
     /// The mount.

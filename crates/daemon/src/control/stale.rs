@@ -9,33 +9,48 @@ use mobifs_host::{DirectoryLock, mounts, runtime_directory};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use super::socket_path::socket_name_of;
+use super::socket_path::{STEERED, steered_socket_name};
 
 /// What a socket in the runtime directory is for, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// The commands of the mount with this device number.
     Control { major: u32, minor: u32 },
+    /// The commands of the steered filesystem with this device number.
+    Steered { major: u32, minor: u32 },
+    /// The commands of a mount that has left the tree, and whose device number another mount has.
+    Displaced,
     /// The messages of a daemon to its supervisor.
     Supervisor,
 }
 
 impl Purpose {
     pub(super) fn of(name: &str) -> Option<Self> {
+        let number = |text: &str| text.parse::<u32>().ok();
         let name = name.strip_suffix(".sock")?;
         if let Some(pid) = name.strip_prefix("supervisor-") {
-            return pid.parse::<u32>().ok().map(|_| Self::Supervisor);
+            return number(pid).map(|_| Self::Supervisor);
         }
-        let (major, minor) = name.split_once('-')?;
-        Some(Self::Control {
-            major: major.parse().ok()?,
-            minor: minor.parse().ok()?,
+        let (name, pid) = match name.split_once('.') {
+            Some((name, pid)) => (name, Some(number(pid)?)),
+            None => (name, None),
+        };
+        let (numbers, is_steered) = match name.strip_prefix(STEERED) {
+            Some(numbers) => (numbers, true),
+            None => (name, false),
+        };
+        let (major, minor) = numbers.split_once('-')?;
+        let (major, minor) = (number(major)?, number(minor)?);
+        Some(match pid {
+            Some(_) => Self::Displaced,
+            None if is_steered => Self::Steered { major, minor },
+            None => Self::Control { major, minor },
         })
     }
 
     const fn socket_type(self) -> SocketType {
         match self {
-            Self::Control { .. } => SocketType::STREAM,
+            Self::Control { .. } | Self::Steered { .. } | Self::Displaced => SocketType::STREAM,
             Self::Supervisor => SocketType::DGRAM,
         }
     }
@@ -54,7 +69,12 @@ pub fn remove_stale_sockets(directory: &Path) -> io::Result<usize> {
     let is_mounted = |purpose| {
         table.iter().any(|mount| {
             let (major, minor) = (mount.device_major, mount.device_minor);
-            purpose == Purpose::Control { major, minor }
+            purpose
+                == if mount.is_fuse() {
+                    Purpose::Control { major, minor }
+                } else {
+                    Purpose::Steered { major, minor }
+                }
         })
     };
     let mut removed = 0;
@@ -71,16 +91,16 @@ pub fn remove_stale_sockets(directory: &Path) -> io::Result<usize> {
     Ok(removed)
 }
 
-/// Removes the socket for a device number, also if a mount that has it stays in the tree without a
-/// daemon, if no process listens to it: that of a filesystem of the kernel which is no longer steered.
+/// Removes the socket of the filesystem with a device number that is no longer steered, also if it stays
+/// mounted, if no process listens to it.
 /// Whether there was one.
 ///
 /// # Errors
 /// If the runtime directory cannot be used, or the socket not be removed.
 pub fn remove_stale_socket(major: u32, minor: u32) -> io::Result<bool> {
     let directory = runtime_directory()?;
-    let path = directory.join(socket_name_of(major, minor));
-    let purpose = Purpose::Control { major, minor };
+    let path = directory.join(steered_socket_name(major, minor));
+    let purpose = Purpose::Steered { major, minor };
     let _alone = DirectoryLock::acquire(&directory)?;
     let is_left = is_own(path.symlink_metadata()) && is_stale(&path, purpose);
     if is_left {
@@ -123,6 +143,7 @@ mod tests {
         // A device number that no mount has.
         drop(UnixListener::bind(at("4095-1048575.sock")).unwrap());
         drop(UnixDatagram::bind(at("supervisor-4194305.sock")).unwrap());
+        drop(UnixListener::bind(at("7-1.4194305.sock")).unwrap());
         let kept = [
             "4095-1048574.sock",
             "supervisor-1.sock",
@@ -137,7 +158,7 @@ mod tests {
         let mount = mounts().unwrap().pop().unwrap();
         let mounted = socket_name(&mount);
         drop(UnixListener::bind(at(&mounted)).unwrap());
-        assert_eq!(remove_stale_sockets(directory.path()).unwrap(), 2);
+        assert_eq!(remove_stale_sockets(directory.path()).unwrap(), 3);
         for name in kept.into_iter().chain([mounted.as_str()]) {
             assert!(at(name).exists(), "{name}");
         }
@@ -151,12 +172,20 @@ mod tests {
             minor: 12,
         };
         assert_eq!(Purpose::of("7-12.sock"), Some(control));
+        let steered = Purpose::Steered {
+            major: 7,
+            minor: 12,
+        };
+        assert_eq!(Purpose::of("steered-7-12.sock"), Some(steered));
+        assert_eq!(Purpose::of("7-12.99.sock"), Some(Purpose::Displaced));
         assert_eq!(Purpose::of("supervisor-9.sock"), Some(Purpose::Supervisor));
         for other in [
             "7.sock",
             "7-12",
             "flash-7-12.sock",
             "supervisor-x.sock",
+            "7-12.x.sock",
+            "steered-7.sock",
             ".sock",
         ] {
             assert_eq!(Purpose::of(other), None, "{other}");

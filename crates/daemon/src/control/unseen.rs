@@ -18,16 +18,29 @@ pub fn unseen_mounts() -> io::Result<Vec<ControlClient>> {
     let table = mounts()?;
     let own = rustix::process::geteuid().as_raw();
     let directories = runtime_directories_of(own).into_iter();
-    let names = directories
+    let entries = directories
         .filter_map(|directory| directory.read_dir().ok())
-        .flat_map(|entries| entries.flatten().map(|entry| entry.file_name()));
+        .flat_map(Iterator::flatten);
     let mut found: Vec<ControlClient> = Vec::new();
-    for name in names {
-        let Some(Purpose::Control { major, minor }) = name.to_str().and_then(Purpose::of) else {
-            continue;
+    for entry in entries {
+        let (major, minor) = match entry.file_name().to_str().and_then(Purpose::of) {
+            Some(Purpose::Control { major, minor }) => (major, minor),
+            Some(Purpose::Displaced) => {
+                let mount = out_of_tree(0, 0, own);
+                found.extend(
+                    ControlClient::connect_at(&entry.path(), &mount)
+                        .ok()
+                        .flatten(),
+                );
+                continue;
+            }
+            _ => continue,
         };
         let mount = out_of_tree(major, minor, own);
-        let is_seen = table.iter().any(|seen| seen.has_device_of(&mount))
+        // A filesystem of the kernel may have the number by now.
+        let is_seen = table
+            .iter()
+            .any(|seen| seen.is_fuse() && seen.has_device_of(&mount))
             || found
                 .iter()
                 .any(|other| other.mount().has_device_of(&mount));

@@ -306,7 +306,7 @@ fn stop_after_a_kill_leaves_nothing_behind() {
         let device = line.split(' ').nth(2).unwrap().to_owned();
         let named = device.replace(':', "-");
         let left = [
-            Path::new("/run/mobifs").join(format!("{named}.sock")),
+            Path::new("/run/mobifs").join(format!("steered-{named}.sock")),
             Path::new("/run/mobifs").join(format!("steer-{named}.json")),
             Path::new(mobifs_steered::STANDARD_DIRECTORY).join(&device),
         ];
