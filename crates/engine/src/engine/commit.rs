@@ -415,34 +415,6 @@ impl Engine {
         self.next_commit_of(Some(&wanted))
     }
 
-    /// As [`Engine::next_commit_until`]: as many as do not depend on each other, up to `count_max`,
-    /// and up to `bytes_max` together ([`Commit::bytes`]); the first may be larger alone.
-    pub fn next_commits_until(
-        &mut self,
-        point: ClosedUntil,
-        count_max: usize,
-        bytes_max: u64,
-    ) -> Vec<Commit> {
-        let wanted = self.transactions.closed_before(point);
-        let mut group: Vec<Commit> = Vec::new();
-        let mut bytes = 0_u64;
-        // What is handed out is not handed out again, nor is what depends on it.
-        while group.len() < count_max
-            && let Some(id) = self.transactions.next_of(Some(&wanted))
-        {
-            let closed = self.transactions.closed(id);
-            bytes = bytes.saturating_add(closed.map_or(0, |closed| closed.content.bytes()));
-            if !group.is_empty() && bytes > bytes_max {
-                break;
-            }
-            let Some(commit) = self.hand_out(id) else {
-                break;
-            };
-            group.push(commit);
-        }
-        group
-    }
-
     /// As [`Engine::next_commit`]; none, too, if it is larger than this ([`Commit::bytes`]).
     pub fn next_commit_within(&mut self, towards: TransactionId, bytes_max: u64) -> Option<Commit> {
         let wanted = self.transactions.needed_by(towards);

@@ -7,7 +7,7 @@ use mobifs_base::{MonotonicNs, ObjectId, PAGE_BYTES_U64, SpaceInfo, TransactionI
 use mobifs_engine::{ClosedUntil, Commit, FsError, Next, SyncPoint};
 use mobifs_store::{Calibration, StoreError, Transaction};
 
-use super::group_commit::{GROUP_BYTES_MAX, GROUP_TRANSACTIONS_MAX, Wanted};
+use super::group_commit::Wanted;
 use super::locks::{ApplyLock, CommitLock};
 use super::{Checkpoint, Shared, Volume, VolumeError};
 use crate::AppName;
@@ -184,37 +184,10 @@ impl Shared {
         Committed::All { until: None }
     }
 
-    /// Closes everything that is open and commits what was closed by then. Transactions that do not
-    /// depend on each other share a write to the journal, as those that calls wait for do.
+    /// Closes everything that is open and commits what was closed by then.
     pub(super) fn commit_all(&self) {
         let point = self.lock_engine().engine.close_all();
-        while !self.is_power_cut() && self.commit_group_until(point) {}
-    }
-
-    /// Commits transactions that were closed at that point; false if there are none.
-    fn commit_group_until(&self, point: ClosedUntil) -> bool {
-        let commit_lock = self.commit_lock.lock();
-        let group = self.lock_engine().engine.next_commits_until(
-            point,
-            GROUP_TRANSACTIONS_MAX,
-            GROUP_BYTES_MAX,
-        );
-        if group.is_empty() {
-            return false;
-        }
-        if self.commit_group(&commit_lock, &group).is_ok() {
-            self.commit_queue.count_joined(group.len());
-        } else if group.len() > 1 {
-            // It is not known whose fault it was: each is tried by itself.
-            for Commit { transaction, .. } in group {
-                let again = self.lock_engine().engine.next_commit(Some(transaction));
-                if let Some(commit) = again {
-                    // A failure is recorded with the app and does not affect the others.
-                    let _failed = self.commit_one(&commit_lock, &commit);
-                }
-            }
-        }
-        true
+        while !self.is_power_cut() && self.commit_until(point) {}
     }
 
     /// Commits one transaction that was closed at that point; false if there is none.

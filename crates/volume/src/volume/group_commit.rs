@@ -20,9 +20,9 @@ use super::sync::Condvar;
 
 /// A group grows no larger, in bytes: each of its calls waits for all of it. The transaction of the
 /// call that leads may be larger alone.
-pub(super) const GROUP_BYTES_MAX: u64 = 256 << 10;
+const GROUP_BYTES_MAX: u64 = 256 << 10;
 /// Transactions of a group at most.
-pub(super) const GROUP_TRANSACTIONS_MAX: usize = 64;
+const GROUP_TRANSACTIONS_MAX: usize = 64;
 
 /// What a call waits for.
 #[derive(Debug)]
@@ -113,13 +113,6 @@ impl CommitQueue {
     /// How many transactions were committed together with another one.
     pub(super) fn joined(&self) -> u64 {
         self.joined.load(Ordering::Relaxed)
-    }
-
-    /// A group of so many transactions is committed.
-    pub(super) fn count_joined(&self, transactions: usize) {
-        debug_assert!(transactions > 0, "a group has a transaction");
-        let joined = transactions.saturating_sub(1) as u64;
-        self.joined.fetch_add(joined, Ordering::Relaxed);
     }
 
     /// Where a test moves the volume: true each second time.
@@ -254,7 +247,10 @@ impl Shared {
                 return Ok(());
             };
             let Err(error) = self.commit_group(&commit_lock, &group) else {
-                self.commit_queue.count_joined(group.len());
+                let joined = group.len() as u64 - 1;
+                self.commit_queue
+                    .joined
+                    .fetch_add(joined, Ordering::Relaxed);
                 continue;
             };
             if group.len() > 1 {

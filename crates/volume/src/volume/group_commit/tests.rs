@@ -155,44 +155,6 @@ fn apps_that_wait_share_one_commit() {
     assert_eq!(uncommitted, 0, "all that they waited for is committed");
 }
 
-/// A sync of 3,000 apps wrote 3,001 transactions to the journal.
-#[test]
-fn a_sync_of_many_apps_is_few_commits() {
-    let (bed, files) = Bed::with_files(2 * GROUP_TRANSACTIONS_MAX + 1, false);
-    *bed.store.during_commit.lock() = None;
-    files.iter().for_each(|&file| bed.write(file, 1));
-    let (before, joined) = (bed.attempts(), bed.volume.shared.commit_queue.joined());
-    bed.volume.sync_all().unwrap();
-    // Pages count, too: 64 of them are a group of 256 KiB.
-    let commits = bed.attempts() - before;
-    assert!((3..=5).contains(&commits), "{commits}");
-    assert_eq!(bed.volume.status().totals.at_risk, 0);
-    let joined = bed.volume.shared.commit_queue.joined() - joined;
-    assert_eq!(joined + commits, files.len() as u64);
-}
-
-#[test]
-fn a_sync_fails_only_the_app_that_has_no_room() {
-    let (bed, files) = Bed::with_files(4, false);
-    *bed.store.during_commit.lock() = None;
-    for (&file, pages) in files.iter().zip([1, 1, 5, 1]) {
-        bed.write(file, pages);
-    }
-    bed.store.pages_max.store(4, Ordering::SeqCst);
-    let before = bed.attempts();
-    let error = bed.volume.sync_app(None, false).unwrap_err();
-    assert!(error.to_string().contains("app-2"), "{error}");
-    assert_eq!(
-        bed.attempts(),
-        before + 1 + 4,
-        "together, and each by itself"
-    );
-    assert_eq!(bed.volume.status().totals.at_risk, 1);
-    bed.store.pages_max.store(u64::MAX, Ordering::SeqCst);
-    bed.volume.sync_all().unwrap();
-    assert_eq!(bed.volume.status().totals.at_risk, 0);
-}
-
 #[test]
 fn threads_of_one_app_share_one_commit() {
     let (bed, files) = Bed::with_files(5, true);
