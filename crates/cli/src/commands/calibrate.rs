@@ -17,11 +17,11 @@ pub(crate) fn run(arguments: &CalibrateArguments) -> Result<(), Failure> {
     let place = &arguments.place;
     let measured = match find_mount(place) {
         Ok(_) => of_mount(place)?,
-        Err(ControlError::NotMounted { .. } | ControlError::InsideSteered { .. })
-            if place.join(".mobifs").is_dir() =>
-        {
-            of_store(place, arguments)?
-        }
+        Err(
+            ControlError::NotMounted { .. }
+            | ControlError::InsideSteered { .. }
+            | ControlError::Store { .. },
+        ) if place.join(".mobifs").is_dir() => of_store(place, arguments)?,
         Err(error) => return Err(error.into()),
     };
     if arguments.json {

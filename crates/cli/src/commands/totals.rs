@@ -33,21 +33,21 @@ fn days_of(place: &Path) -> Result<Vec<DayTotals>, Failure> {
             Reply::Totals { days } => Ok(days),
             other => Err(unexpected(&other)),
         },
-        Err(error @ (ControlError::NotMounted { .. } | ControlError::InsideSteered { .. }))
-            if place.join(".mobifs").is_dir() =>
-        {
-            match read_totals(place) {
-                Ok(days) => Ok(days),
-                Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-                Err(why) => Err(Failure::new(
-                    Failure::from(error).code,
-                    format!(
-                        "cannot read the totals of the store {}: {why}",
-                        place.display()
-                    ),
-                )),
-            }
-        }
+        Err(
+            error @ (ControlError::NotMounted { .. }
+            | ControlError::InsideSteered { .. }
+            | ControlError::Store { .. }),
+        ) if place.join(".mobifs").is_dir() => match read_totals(place) {
+            Ok(days) => Ok(days),
+            Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(why) => Err(Failure::new(
+                Failure::from(error).code,
+                format!(
+                    "cannot read the totals of the store {}: {why}",
+                    place.display()
+                ),
+            )),
+        },
         Err(error) => Err(error.into()),
     }
 }

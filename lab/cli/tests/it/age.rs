@@ -373,8 +373,9 @@ fn a_device_that_is_cut_meanwhile_loses_nothing() {
     succeed(Command::new("umount").arg(device.at()));
     device.flash(&["power-on"]);
     let mut check = Command::new("e2fsck");
-    let checked = check.arg("-p").arg(&device.server.loop_device).status();
-    assert!(matches!(checked.unwrap().code(), Some(0 | 1)));
+    let checked = check.arg("-fy").arg(&device.server.loop_device).output();
+    let checked = checked.unwrap();
+    assert!(matches!(checked.status.code(), Some(0 | 1)), "{checked:?}");
     device.mount();
     let resumed = device.age(&["--resume"]).output().unwrap();
     assert!(resumed.status.success(), "{}", errors(&resumed));

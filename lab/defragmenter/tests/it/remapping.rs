@@ -164,7 +164,10 @@ fn a_device_that_is_cut_meanwhile_loses_nothing() {
         });
         let said = ended.unwrap_err().to_string();
         assert!(
-            said.contains("nothing is lost") || said.contains("device"),
+            // A kernel that has seen the error before the run looks refuses writing.
+            said.contains("nothing is lost")
+                || said.contains("device")
+                || said.contains("is mounted read-only"),
             "{said}"
         );
         disk.unmount();

@@ -265,10 +265,7 @@ fn without_room_nothing_is_left() {
         };
         assert_eq!(error.errno(), Errno::NOSPC.raw_os_error());
         let message = error.to_string();
-        assert!(
-            message.contains("65536 bytes") && message.contains("smaller"),
-            "{message}"
-        );
+        assert!(message.contains("65536 bytes"), "{message}");
         assert!(place.names().is_empty(), "{:?}", place.names());
         assert!(place.open(&OPTIONS).is_ok());
     }
