@@ -710,6 +710,9 @@ impl<'a> World<'a> {
                 let path = self.path(side, database);
                 fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
                 give(&path);
+                // A log of another user makes the database read-only for SQLite, and not for MobiFS,
+                // which keeps its own.
+                give_companions(&path);
             }
             let path = self.path(side, 0);
             let place = path.parent().unwrap();
@@ -747,6 +750,12 @@ fn look(path: &Path) -> Looked {
     let looked = Connection::open_with_flags_and_vfs(path, OpenFlags::default(), "unix")
         .and_then(|connection| run(&connection, LOOK));
     // A log may have been root's from now on.
+    give_companions(path);
+    looked.map_err(|error| error.to_string())
+}
+
+/// Gives what SQLite keeps beside a database to the ordinary user, too.
+fn give_companions(path: &Path) {
     for ending in ["-wal", "-shm"] {
         let mut name = path.as_os_str().to_owned();
         name.push(ending);
@@ -754,7 +763,6 @@ fn look(path: &Path) -> Looked {
             give(Path::new(&name));
         }
     }
-    looked.map_err(|error| error.to_string())
 }
 
 /// Gives a file to the ordinary user that runs the programs.
