@@ -710,9 +710,6 @@ impl<'a> World<'a> {
                 let path = self.path(side, database);
                 fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
                 give(&path);
-                // A log of another user makes the database read-only for SQLite, and not for MobiFS,
-                // which keeps its own.
-                give_companions(&path);
             }
             let path = self.path(side, 0);
             let place = path.parent().unwrap();
@@ -720,6 +717,11 @@ impl<'a> World<'a> {
             give(place);
         }
         self.clean();
+        // A log that its user may not write to (SQLite gives it the mode of its database) makes the
+        // database read-only for SQLite, and not for MobiFS, which keeps its own.
+        for side in 0..2 {
+            (0..2).for_each(|database| give_companions(&self.path(side, database)));
+        }
         let database = self.dice.roll(2) as usize;
         self.close_last_on_a_full_disk(database);
         self.clean();
@@ -759,8 +761,10 @@ fn give_companions(path: &Path) {
     for ending in ["-wal", "-shm"] {
         let mut name = path.as_os_str().to_owned();
         name.push(ending);
-        if Path::new(&name).exists() {
-            give(Path::new(&name));
+        let name = Path::new(&name);
+        if name.exists() {
+            give(name);
+            fs::set_permissions(name, Permissions::from_mode(0o644)).unwrap();
         }
     }
 }
