@@ -279,3 +279,24 @@ fn a_copy_made_after_the_kill_leaves_the_original_its_commits() {
     comes_back_with(&copy.mount(None).unwrap(), DURABLE_ROWS);
     comes_back_with(&path, ROWS);
 }
+
+/// Neither the original, at its path, nor the copy, under its number, got what the killed program had.
+#[test]
+fn a_copy_under_the_number_of_the_original_leaves_it_its_commits() {
+    let place = Place::new();
+    let medium = Medium::new(&place, "one.img", MAKERS[0]);
+    let Some(mut medium) = medium.filter(|_| rustix::process::geteuid().is_root()) else {
+        mobifs_skip::skip("an ext4 cannot be made and mounted here");
+        return;
+    };
+    die(&medium.mount(None).unwrap(), ROWS);
+    let device = medium.unmount().unwrap();
+    let mut copy = medium.copied("copy.img");
+    let Some(other) = copy.mount(Some(&device)) else {
+        mobifs_skip::skip_part("another program has taken the loop device");
+        return;
+    };
+    let path = medium.mount(None).unwrap();
+    comes_back_with(&other, DURABLE_ROWS);
+    comes_back_with(&path, ROWS);
+}

@@ -112,11 +112,12 @@ impl Owner {
             Some(PathBuf::from(std::ffi::OsString::from_vec(bytes.ok()?)))
         });
         let at_path = path.and_then(|path| FileIdentity::of(&path).ok());
-        let is_at_path = at_path.is_some_and(|found| {
-            found.device != user.device
-                && found.inode == self.database.inode
-                && found.made == self.database.made
-        });
+        let at_path = at_path
+            .filter(|found| found.inode == self.database.inode && found.made == self.database.made);
+        // The path decides before the number, which a copy may have by now.
+        if let Some(found) = at_path {
+            return found.device != user.device;
+        }
         let is_mounted = |filesystem: u64| {
             mount_points_of(self.database.device).iter().any(|point| {
                 // The kernel lists btrfs under a number that no file has.
@@ -125,8 +126,7 @@ impl Owner {
                     && rustix::fs::statvfs(point).is_ok_and(|about| about.f_fsid == filesystem)
             })
         };
-        is_at_path
-            || (self.database.device != user.device && self.filesystem.is_some_and(is_mounted))
+        self.database.device != user.device && self.filesystem.is_some_and(is_mounted)
     }
 }
 
