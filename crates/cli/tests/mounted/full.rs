@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, symlink};
+use std::os::unix::fs::{FileExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use rustix::fs::{FallocateFlags, fallocate};
 use crate::filesystems::put_store_on_sized;
 use crate::fixture::{Fixture, message, mobifs, needs_mounts, succeeds, wait_until};
 
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 const FILES: usize = 100;
 /// The content of each new file: more than a file system keeps in an inode.
 static CONTENT: [u8; 20_000] = [3; 20_000];
 
-const EXT4: [&str; 4] = ["mkfs.ext4", "-q", "-m", "0"];
+pub(crate) const EXT4: [&str; 4] = ["mkfs.ext4", "-q", "-m", "0"];
 const XFS: [&str; 3] = ["mkfs.xfs", "-q", "-f"];
 const BTRFS: [&str; 3] = ["mkfs.btrfs", "-q", "-f"];
 /// Data and metadata share their chunks.
@@ -72,14 +72,14 @@ fn fill_with_names(directory: &Path) {
 }
 
 /// A mount whose disk another program fills.
-struct Filled {
-    fixture: Fixture,
+pub(crate) struct Filled {
+    pub(crate) fixture: Fixture,
     config: PathBuf,
 }
 
 impl Filled {
     /// None, with a message, where the filesystem is not there.
-    fn new(make: &[&str], bytes: u64) -> Option<Self> {
+    pub(crate) fn new(make: &[&str], bytes: u64) -> Option<Self> {
         let mut fixture = Fixture::new();
         if !put_store_on_sized(&mut fixture, make, bytes) {
             return None;
@@ -90,7 +90,7 @@ impl Filled {
         Some(Self { fixture, config })
     }
 
-    fn mount(&self) {
+    pub(crate) fn mount(&self) {
         self.fixture
             .mount(&["--config", self.config.to_str().unwrap()]);
     }
@@ -112,7 +112,7 @@ impl Filled {
         succeeds(&self.sync());
     }
 
-    fn app(&self) -> PathBuf {
+    pub(crate) fn app(&self) -> PathBuf {
         self.fixture.mountpoint.join("app")
     }
 
@@ -144,7 +144,7 @@ impl Filled {
         }
     }
 
-    fn filler(&self) -> PathBuf {
+    pub(crate) fn filler(&self) -> PathBuf {
         self.fixture.path("disk").join("filler")
     }
 
@@ -447,72 +447,6 @@ fn what_a_full_disk_keeps_from_the_store_is_said_after_an_unmount_by_the_system(
         "free space where the store is",
     ];
     crate::fixture::fails(&refused, 3, &needles);
-    fs::remove_file(filled.filler()).unwrap();
-    filled.mount();
-    assert!(fs::read(app.join("big")).unwrap() == vec![1; 16 << 20]);
-    filled.fixture.umount();
-}
-
-/// The daemon of a mount that had left the tree and could not commit answered for an ext4 that had got
-/// its device number: `drill power-cut` of that one discarded what the daemon held.
-#[test]
-fn a_filesystem_that_got_the_number_of_a_mount_that_left_the_tree_is_not_that_mount() {
-    needs_mounts!();
-    let Some(filled) = Filled::new(&EXT4, 128 * MIB) else {
-        return;
-    };
-    filled.mount();
-    let app = filled.app();
-    let number = fs::symlink_metadata(&filled.fixture.mountpoint)
-        .unwrap()
-        .dev();
-    fs::create_dir(&app).unwrap();
-    fs::write(app.join("big"), vec![1; 16 << 20]).unwrap();
-    fill_disk(&filled.filler());
-    let run = |program: &str, arguments: &[&Path]| {
-        let output = std::process::Command::new(program)
-            .args(arguments)
-            .output()
-            .unwrap();
-        output.status.success()
-    };
-    assert!(run("umount", &[&filled.fixture.mountpoint]));
-    let image = filled.fixture.path("other.img");
-    File::create(&image).unwrap().set_len(16 * MIB).unwrap();
-    let device = PathBuf::from(format!("/dev/loop{}", rustix::fs::minor(number)));
-    // Before another test takes it.
-    if rustix::fs::major(number) != 7 || !run("losetup", &[&device, &image]) {
-        mobifs_skip::skip_part("the mount's number is not that of a free loop device");
-        fs::remove_file(filled.filler()).unwrap();
-        return;
-    }
-    let other = filled.fixture.path("other");
-    fs::create_dir(&other).unwrap();
-    assert!(run("mkfs.ext4", &[Path::new("-q"), &device]) && run("mount", &[&device, &other]));
-    assert_eq!(fs::symlink_metadata(&other).unwrap().dev(), number);
-    for command in [
-        &["status"][..],
-        &["sync"],
-        &["set", "--app", "app", "--class", "relaxed"],
-        &["drill", "power-cut", "--yes"],
-        &["umount"],
-        &["steer", "--stop"],
-    ] {
-        let refused = mobifs(command, &other);
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(!refused.status.success(), "{command:?}");
-        assert!(
-            said.contains("is not a MobiFS mount") || said.contains("is not steered"),
-            "{command:?}: {said}"
-        );
-    }
-    let listed = std::process::Command::new(crate::fixture::PROGRAM)
-        .arg("status")
-        .output();
-    let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
-    let store = filled.fixture.store.display().to_string();
-    assert!(listed.contains(&store), "the daemon is reached: {listed}");
-    assert!(run("umount", &[&other]) && run("losetup", &[Path::new("-d"), &device]));
     fs::remove_file(filled.filler()).unwrap();
     filled.mount();
     assert!(fs::read(app.join("big")).unwrap() == vec![1; 16 << 20]);

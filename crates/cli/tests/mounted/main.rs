@@ -11,6 +11,7 @@ mod binds;
 mod calibrate;
 mod crashes;
 mod deep;
+mod device_numbers;
 mod doctor;
 mod durable;
 mod filesystems;
