@@ -87,11 +87,19 @@ pub(super) fn new_order() -> Order {
 
 pub(super) type Guard<'a, T> = Ranked<MutexGuard<'a, T>>;
 
-/// The commit lock, held.
-pub(super) type CommitLock<'a> = Guard<'a, ()>;
+/// What the commit lock guards.
+#[derive(Debug)]
+pub(super) struct Committing;
 
-/// The right to apply the journal.
-pub(super) type ApplyLock<'a> = Guard<'a, ()>;
+/// What the lock of applying guards.
+#[derive(Debug)]
+pub(super) struct Applying;
+
+/// The commit lock, held: its holder may change the store's committed state.
+pub(super) type CommitLock<'a> = Guard<'a, Committing>;
+
+/// The lock of applying, held: its holder may apply the journal.
+pub(super) type ApplyLock<'a> = Guard<'a, Applying>;
 
 /// A mutex of a volume.
 #[derive(Debug)]

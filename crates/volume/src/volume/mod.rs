@@ -56,7 +56,7 @@ use self::durable_syncs::DurableSyncs;
 use self::freed_space::FreedSpace;
 use self::group_commit::CommitQueue;
 use self::locked_engine::{EngineState, LockedEngine};
-use self::locks::{Rank, RankedMutex, RankedRwLock};
+use self::locks::{Applying, Committing, Rank, RankedMutex, RankedRwLock};
 use self::rollback_journals::RollbackJournals;
 use self::room::CommitWaitingForRoom;
 use self::sync::thread::{self, JoinHandle};
@@ -103,7 +103,7 @@ struct Shared {
     /// References that were given back since the trimmer's last round.
     forgotten_objects: AtomicU64,
     /// Its holder may change the store's committed state.
-    commit_lock: RankedMutex<()>,
+    commit_lock: RankedMutex<Committing>,
     /// Calls that wait for a commit.
     commit_queue: CommitQueue,
     /// To which the checkpointer gives way.
@@ -131,7 +131,7 @@ struct Shared {
     /// The journal could not be applied to make room, and the log says so.
     is_stuck: AtomicBool,
     /// Held while the journal is applied, so that only one thread does.
-    applying: RankedMutex<()>,
+    applying: RankedMutex<Applying>,
     /// Why applying failed the last time.
     apply_failure: RankedMutex<Option<String>>,
     /// Last checkpoint of each app, by its path.
@@ -217,7 +217,7 @@ impl Volume {
             kernel_cache: RankedMutex::new(order, Rank::KernelCache, None),
             has_trimmer: AtomicBool::new(false),
             forgotten_objects: AtomicU64::new(0),
-            commit_lock: RankedMutex::new(order, Rank::Commit, ()),
+            commit_lock: RankedMutex::new(order, Rank::Commit, Committing),
             commit_queue: CommitQueue::new(order),
             durable_syncs: DurableSyncs::default(),
             rollback_journals: RollbackJournals::new(order, resumption.is_some()),
@@ -233,7 +233,7 @@ impl Volume {
             may_roll_back: AtomicBool::new(false),
             is_postponed: AtomicBool::new(false),
             is_stuck: AtomicBool::new(false),
-            applying: RankedMutex::new(order, Rank::Applying, ()),
+            applying: RankedMutex::new(order, Rank::Applying, Applying),
             apply_failure: RankedMutex::new(order, Rank::ApplyFailure, None),
             checkpoints: RankedMutex::new(order, Rank::Checkpoints, BTreeMap::new()),
             pacing: RankedMutex::new(order, Rank::Pacing, pacing),
