@@ -146,17 +146,18 @@ impl LineServer {
 impl Drop for LineServer {
     fn drop(&mut self) {
         // The device number was free as soon as the mount had gone, so another daemon
-        // may have put its socket there since.
+        // may have put its socket there since, and have displaced this one.
         let Ok(_alone) = lock_directory(&self.path) else {
             return;
         };
-        if self
-            .path
-            .symlink_metadata()
-            .is_ok_and(|about| about.ino() == self.inode)
-        {
-            // Nothing depends on its being gone.
-            let _gone = std::fs::remove_file(&self.path);
+        let maker = Peer::of(&self.listener).ok().and_then(|peer| peer.pid);
+        let elsewhere = maker.map(|pid| displaced(&self.path, pid));
+        for path in [Some(&self.path), elsewhere.as_ref()].into_iter().flatten() {
+            let about = path.symlink_metadata();
+            if about.is_ok_and(|about| about.ino() == self.inode) {
+                // Nothing depends on its being gone.
+                let _gone = std::fs::remove_file(path);
+            }
         }
     }
 }
@@ -200,17 +201,23 @@ fn place_of(listener: &UnixListener) -> io::Result<Option<(PathBuf, u64)>> {
         return Ok(None);
     };
     let _alone = lock_directory(path)?;
-    let Ok(about) = path.symlink_metadata() else {
-        return Ok(None);
-    };
     let own = Peer::of(listener)?;
-    let is_own = match connect_at_once(path) {
-        Ok(stream) => own.pid.is_some() && Peer::of(&stream)? == own,
-        // Its queue is full; so this one's has clients if it is the same.
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => has_clients(listener)?,
-        Err(_) => false,
-    };
-    Ok(is_own.then(|| (path.to_owned(), about.ino())))
+    let elsewhere = own.pid.map(|pid| displaced(path, pid));
+    for path in [Some(path), elsewhere.as_deref()].into_iter().flatten() {
+        let Ok(about) = path.symlink_metadata() else {
+            continue;
+        };
+        let is_own = match connect_at_once(path) {
+            Ok(stream) => own.pid.is_some() && Peer::of(&stream)? == own,
+            // Its queue is full; so this one's has clients if it is the same.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => has_clients(listener)?,
+            Err(_) => false,
+        };
+        if is_own {
+            return Ok(Some((path.to_owned(), about.ino())));
+        }
+    }
+    Ok(None)
 }
 
 /// Whether clients wait for being accepted.

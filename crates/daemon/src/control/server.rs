@@ -32,7 +32,8 @@ impl ControlServer {
         handler: Arc<dyn ControlHandler>,
         readers: Option<&str>,
     ) -> io::Result<Self> {
-        // Device numbers are unique among living mounts, so the path is this mount's.
+        // No other mount in the tree has the device number. The socket of one that had it, and has left
+        // the tree, gets another name.
         let path = runtime_directory()?.join(socket_name(mount));
         let server = LineServer::start(path, lines(handler, readers))?;
         admit(&server, readers);
