@@ -120,7 +120,7 @@ fn delete(archive: &Archive, unwanted: &[Snapshot], as_json: bool) -> Result<(),
             .map(|(name, _)| format!("deleted {}", name.to_string_lossy()))
             .collect();
         if lines.is_empty() && result.is_ok() {
-            lines.push("no snapshot is so old".to_owned());
+            lines.push("no snapshot is that old: nothing was deleted".to_owned());
         }
         lines.join("\n")
     };

@@ -74,10 +74,11 @@ fn close_store(place: &Place) -> Result<(), Failure> {
     let store = place.store();
     let history = place.own_in_store().join("history");
     if fs::read_dir(&history).is_ok_and(|mut entries| entries.next().is_some()) {
-        let history = history.display();
         return Err(refused(&format!(
-            "{} has snapshots in {history}: delete them first (btrfs subvolume delete {history}/*)",
-            place.directory().display()
+            "{} has snapshots in {}: delete them first (`mobifs history --older-than 0s {}`)",
+            place.directory().display(),
+            history.display(),
+            store.display()
         )));
     }
     raise_limits()?;
