@@ -23,10 +23,13 @@ pub(crate) fn run(arguments: &RestoreArguments) -> Result<(), Failure> {
     let source = archive.path_of(&snapshot);
     let target = arguments.to.clone();
     let target = target.or_else(|| Some(place.mountpoint.as_ref()?.join(name?)));
-    if target.is_some_and(|target| is_within(&target, archive.path())) {
-        return Err(usage(
-            &"the history itself is no place to restore to: name another directory",
-        ));
+    if let Some(target) = &target {
+        if is_within(target, archive.path()) {
+            return Err(usage(
+                &"the history itself is no place to restore to: name another directory",
+            ));
+        }
+        refuse_served_store(target)?;
     }
     let (report, target, before) = match (&arguments.to, name) {
         (Some(target), name) => {
@@ -34,8 +37,8 @@ pub(crate) fn run(arguments: &RestoreArguments) -> Result<(), Failure> {
             (report, target.clone(), None)
         }
         (None, Some(name)) => {
-            let not_mounted = "a store that is not mounted is not restored in place: mount it, and name \
-                               the mount";
+            let not_mounted = "a store is not restored in place: name its mount, and mount it first if it \
+                               is not mounted";
             let mountpoint = place.mountpoint.ok_or_else(|| failed(not_mounted))?;
             let done = in_place(&source, name, &mountpoint, now).map_err(refused)?;
             (done.report, mountpoint.join(name), done.before)
@@ -47,6 +50,24 @@ pub(crate) fn run(arguments: &RestoreArguments) -> Result<(), Failure> {
         }
     };
     say(&snapshot, &report, &target, before, name)
+}
+
+/// Fails for a place in the store of a mount, which must not be changed past it.
+fn refuse_served_store(target: &Path) -> Result<(), Failure> {
+    let table = mobifs_host::mounts().map_err(failed)?;
+    let mut served = table.iter().filter(|mount| mount.has_subtype("mobifs"));
+    match served.find(|mount| is_within(target, &mount.source)) {
+        None => Ok(()),
+        Some(mount) => Err(Failure::new(
+            Code::Usage,
+            format!(
+                "{} lies in the store of the mount at {}, which does not see what is changed there: name a \
+                 directory in the mount, or elsewhere",
+                target.display(),
+                mount.mountpoint.display()
+            ),
+        )),
+    }
 }
 
 /// Whether a path, of which the last part need not be there, leads into a directory or to it.

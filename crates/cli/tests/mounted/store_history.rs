@@ -34,7 +34,8 @@ fn status_of(fixture: &Fixture) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-const THREE: &str = "[history]\ninterval_min_ms = 0\nkeep_count = 3\n";
+// An apply of its own accord would take one more, and the oldest away.
+const THREE: &str = "apply_idle_ms = 86400000\n[history]\ninterval_min_ms = 0\nkeep_count = 3\n";
 
 #[test]
 fn applied_states_of_a_store_are_kept_and_restored() {
@@ -65,6 +66,13 @@ fn applied_states_of_a_store_are_kept_and_restored() {
             .collect();
         mobifs(&words, at)
     };
+    // Past the mount: it was done, and the mount did not show it.
+    let past = fixture.store.join("app/past");
+    for at in [&fixture.mountpoint, &fixture.store] {
+        let refused = restore(&["--app", "app", "--to", past.to_str().unwrap()], at);
+        fails(&refused, 2, &["lies in the store of the mount at"]);
+    }
+    assert!(!past.exists());
     // Beside it, through the mount, and in its place.
     let outside = fixture.path("outside");
     let inside = fixture.mountpoint.join("restored");
