@@ -1,13 +1,14 @@
 //! `mobifs status` without a mount: all of them.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mobifs_daemon::control::{
     AnswerPatience, ControlClient, ControlError, Reply, Request, own_mounts, unseen_mounts,
 };
 use mobifs_daemon::{Code, Failure};
-use mobifs_host::{MountEntry, printable, printable_path};
+use mobifs_host::{MountEntry, absolute_without_touching, printable, printable_path};
 use mobifs_volume::{AppSelection, Status};
 use serde_json::json;
 use unicode_width::UnicodeWidthStr as _;
@@ -48,13 +49,19 @@ pub(super) fn all(apps_max: u64) -> Result<Vec<Found>, Failure> {
             is_in_tree: true,
         })
         .collect();
-    for mut client in unseen_mounts().map_err(failed)? {
-        // Its apps say why it has not ended.
-        let mut select = select();
-        select.limit = select.limit.max(Some(AS_MANY_AS_ONE_MOUNT));
-        let request = Request::Status { select };
-        // One that ends meanwhile is not reported: nothing waits for it.
-        if let Ok(Reply::Status { status }) = client.ask(&request, &PATIENCE) {
+    // Its apps say why one has not ended.
+    let mut select = select();
+    select.limit = select.limit.max(Some(AS_MANY_AS_ONE_MOUNT));
+    found.extend(out_of_tree(&select).map_err(failed)?);
+    Ok(found)
+}
+
+/// The mounts that are not in the tree. One that ends meanwhile is left out: nothing waits for it.
+fn out_of_tree(select: &AppSelection) -> io::Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for mut client in unseen_mounts()? {
+        let select = select.clone();
+        if let Ok(Reply::Status { status }) = client.ask(&Request::Status { select }, &PATIENCE) {
             found.push(Found {
                 mount: place_in_status(client.mount(), &status),
                 status: Ok(*status),
@@ -63,6 +70,17 @@ pub(super) fn all(apps_max: u64) -> Result<Vec<Found>, Failure> {
         }
     }
     Ok(found)
+}
+
+/// What the daemon of a mount says that was at this path and has left the tree, and in a line why it has
+/// not ended.
+pub(super) fn status_out_of_tree(path: &Path, select: &AppSelection) -> Option<(Status, String)> {
+    let path = absolute_without_touching(path).ok()?;
+    let mut found = out_of_tree(select).ok()?.into_iter();
+    let found = found.find(|found| found.mount.mountpoint == path)?;
+    let status = found.status.ok()?;
+    let why = state(&status, false);
+    Some((status, why))
 }
 
 /// A mount of which the table says nothing, as its daemon knows it.

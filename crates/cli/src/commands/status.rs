@@ -55,11 +55,21 @@ fn of_mount(mountpoint: &Path, arguments: &StatusArguments) -> Result<String, Fa
         after: arguments.after.clone().map(AppName::from),
         limit: arguments.limit,
     };
-    let status = fetch(mountpoint, select, &PATIENCE)?;
+    let (status, left_tree) = match fetch(mountpoint, select.clone(), &PATIENCE) {
+        Ok(status) => (status, None),
+        // The listing of all mounts has it, too.
+        Err(failure) if failure.code == Code::NotMounted => {
+            let found = mounts::status_out_of_tree(mountpoint, &select);
+            let (status, why) = found.ok_or(failure)?;
+            (status, Some(why))
+        }
+        Err(failure) => return Err(failure),
+    };
     if arguments.json {
         return json_text(&status, arguments.watch);
     }
-    Ok(table(&status))
+    let why = left_tree.map_or_else(String::new, |why| format!("{why}\n\n"));
+    Ok(why + &table(&status))
 }
 
 /// A document for programs: of several that follow each other one a line.

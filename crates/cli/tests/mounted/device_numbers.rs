@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::fixture::{mobifs, needs_mounts};
-use crate::full::{EXT4, Filled, MIB, fill_disk};
+use crate::full::{EXT4, Filled, MIB};
 
 /// The daemon of a mount that had left the tree and could not commit answered for an ext4 that had got
 /// its device number: `drill power-cut` of that one discarded what the daemon held.
@@ -16,14 +16,10 @@ fn a_filesystem_that_got_the_number_of_a_mount_that_left_the_tree_is_not_that_mo
     let Some(filled) = Filled::new(&EXT4, 128 * MIB) else {
         return;
     };
-    filled.mount();
-    let app = filled.app();
+    let app = filled.write_without_room();
     let number = fs::symlink_metadata(&filled.fixture.mountpoint)
         .unwrap()
         .dev();
-    fs::create_dir(&app).unwrap();
-    fs::write(app.join("big"), vec![1; 16 << 20]).unwrap();
-    fill_disk(&filled.filler());
     let run = |program: &str, arguments: &[&Path]| {
         let output = std::process::Command::new(program)
             .args(arguments)

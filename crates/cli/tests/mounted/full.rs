@@ -95,6 +95,20 @@ impl Filled {
             .mount(&["--config", self.config.to_str().unwrap()]);
     }
 
+    /// Mounts, writes a file of 16 MiB to the app, and fills the disk before it is committed. Returns the
+    /// app.
+    pub(crate) fn write_without_room(&self) -> PathBuf {
+        let config = self
+            .fixture
+            .config("[defaults]\nage_max_ms = 600000\ninterval_ms = 600000\n");
+        self.fixture.mount(&["--config", config.to_str().unwrap()]);
+        let app = self.app();
+        fs::create_dir(&app).unwrap();
+        fs::write(app.join("big"), vec![1; 16 << 20]).unwrap();
+        fill_disk(&self.filler());
+        app
+    }
+
     fn sync(&self) -> std::process::Output {
         mobifs(&["sync"], &self.fixture.mountpoint)
     }
@@ -365,16 +379,7 @@ fn a_mount_with_content_without_room_leaves_the_tree_when_asked_to_lazily() {
     let Some(filled) = Filled::new(&EXT4, 128 * MIB) else {
         return;
     };
-    let config = filled
-        .fixture
-        .config("[defaults]\nage_max_ms = 600000\ninterval_ms = 600000\n");
-    filled
-        .fixture
-        .mount(&["--config", config.to_str().unwrap()]);
-    let app = filled.app();
-    fs::create_dir(&app).unwrap();
-    fs::write(app.join("big"), vec![1; 16 << 20]).unwrap();
-    fill_disk(&filled.filler());
+    let app = filled.write_without_room();
     let unmounted = mobifs(&["umount"], &filled.fixture.mountpoint);
     let said = message(&unmounted);
     assert!(said.contains("not unmounted"), "{said}");
@@ -406,16 +411,7 @@ fn what_a_full_disk_keeps_from_the_store_is_said_after_an_unmount_by_the_system(
     let Some(filled) = Filled::new(&EXT4, 128 * MIB) else {
         return;
     };
-    let config = filled
-        .fixture
-        .config("[defaults]\nage_max_ms = 600000\ninterval_ms = 600000\n");
-    filled
-        .fixture
-        .mount(&["--config", config.to_str().unwrap()]);
-    let app = filled.app();
-    fs::create_dir(&app).unwrap();
-    fs::write(app.join("big"), vec![1; 16 << 20]).unwrap();
-    fill_disk(&filled.filler());
+    let app = filled.write_without_room();
     let unmounted = std::process::Command::new("umount")
         .arg(&filled.fixture.mountpoint)
         .status();
@@ -440,6 +436,13 @@ fn what_a_full_disk_keeps_from_the_store_is_said_after_an_unmount_by_the_system(
         assert!(said.contains(needle), "{needle}: {said}");
     }
     assert!(said.contains("1 app READ-ONLY"), "{said}");
+    let by_name = mobifs(&["status"], &filled.fixture.mountpoint);
+    succeeds(&by_name);
+    let by_name = String::from_utf8(by_name.stdout).unwrap();
+    assert!(
+        by_name.starts_with("NOT IN THE TREE: its daemon cannot end yet"),
+        "{by_name}"
+    );
     let refused = filled.fixture.try_mount(&["-o", "wait=2"]);
     let needles = [
         "cannot bring everything",
