@@ -30,6 +30,11 @@ const JOURNAL_SHARE: u64 = 4;
 const TWICE_NOTE: &str = "With data=journal content is written twice, to the journal and to its place; \
      give large media files another filesystem, or steer some directories alone (--only).";
 
+/// A fault of the kernel, which no option mends (`docs/NATIVE.md#a-fault-of-the-kernel`).
+const RESIZED_NOTE: &str = "Files that programs both shorten and allocate again (ftruncate, fallocate) may \
+     have wrong content after a power cut, as on any ext4 with data=journal: a fault of the kernel \
+     (docs/NATIVE.md).";
+
 /// What is known of a place.
 #[derive(Clone, Debug)]
 pub struct Examination {
@@ -352,6 +357,7 @@ impl Looked<'_> {
             ));
         }
         examination.notes.push(TWICE_NOTE.to_owned());
+        examination.notes.push(RESIZED_NOTE.to_owned());
     }
 
     /// A journal takes its room from the filesystem: on a small one the configuration gives way.

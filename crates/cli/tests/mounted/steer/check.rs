@@ -26,7 +26,10 @@ fn what_can_be_steered_is_said_to_be() {
     for (made, needles) in [
         (
             EXT4,
-            &["Steering sets the mount options commit=30 and restores commit=5"][..],
+            &[
+                "Steering sets the mount options commit=30 and restores commit=5",
+                "a fault of the kernel",
+            ][..],
         ),
         (
             BTRFS,
