@@ -9,6 +9,8 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
+use rusqlite::Connection;
+
 use common::{
     Place, SmallDisk, check, child, count, insert, is_ordinary, make_table, opened, purpose,
 };
@@ -16,17 +18,23 @@ use common::{
 const DURABLE_ROWS: i64 = 20;
 const ROWS: i64 = 50;
 
+/// A connection whose rows so far are durable, and those that come later are not for an hour.
+fn opened_with_durable_rows(path: &Path) -> Connection {
+    let connection = opened(path, "&age_max_ms=3600000");
+    make_table(&connection);
+    insert(&connection, DURABLE_ROWS.unsigned_abs() as usize);
+    let checkpoint = "PRAGMA mobifs_checkpoint";
+    connection.query_row(checkpoint, [], |_| Ok(())).unwrap();
+    connection
+}
+
 /// Not a test: the program that does not close its database.
 #[test]
 fn dies_with_its_database_on_a_medium() {
     let Some((rows, path)) = purpose() else {
         return;
     };
-    let connection = opened(&path, "&age_max_ms=3600000");
-    make_table(&connection);
-    insert(&connection, DURABLE_ROWS.unsigned_abs() as usize);
-    let checkpoint = "PRAGMA mobifs_checkpoint";
-    connection.query_row(checkpoint, [], |_| Ok(())).unwrap();
+    let connection = opened_with_durable_rows(&path);
     let more = rows.parse::<i64>().unwrap() - DURABLE_ROWS;
     insert(&connection, more.unsigned_abs() as usize);
     std::process::abort();
@@ -38,11 +46,7 @@ fn works_on_a_medium_until_it_is_killed() {
     let Some((_, path)) = purpose() else {
         return;
     };
-    let connection = opened(&path, "&age_max_ms=3600000");
-    make_table(&connection);
-    insert(&connection, DURABLE_ROWS.unsigned_abs() as usize);
-    let checkpoint = "PRAGMA mobifs_checkpoint";
-    connection.query_row(checkpoint, [], |_| Ok(())).unwrap();
+    let connection = opened_with_durable_rows(&path);
     println!("\nfirst");
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();

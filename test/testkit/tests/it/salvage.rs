@@ -52,7 +52,15 @@ fn store() -> (CrashLower, JournalStore<Gate<CrashLower>>) {
 }
 
 fn id(store: &JournalStore<Gate<CrashLower>>, name: &str) -> ObjectId {
-    let entries = store.list_directory(ObjectId::ROOT).unwrap();
+    child(store, ObjectId::ROOT, name)
+}
+
+pub(super) fn child(
+    store: &JournalStore<Gate<CrashLower>>,
+    parent: ObjectId,
+    name: &str,
+) -> ObjectId {
+    let entries = store.list_directory(parent).unwrap();
     let entry = entries
         .iter()
         .find(|entry| entry.name.as_bytes() == name.as_bytes());
@@ -130,7 +138,7 @@ fn content(lower: &CrashLower, name: &str) -> Vec<u8> {
 }
 
 /// Salvages the store, mounts and unmounts it, and checks that nothing is left to do.
-fn salvaged(lower: &CrashLower) -> Survey {
+pub(super) fn salvaged(lower: &CrashLower) -> Survey {
     let done = salvage(lower, &OPTIONS, None).unwrap();
     open(lower).close().unwrap();
     let found = inspect(lower).unwrap();

@@ -14,7 +14,7 @@ use mobifs_store::{Gate, JournalStore, Store as _, inspect};
 use mobifs_testkit::crash::{CrashHandle, CrashLower, Fate};
 use mobifs_testkit::entries::plain_file;
 
-use super::salvage::{BLOCK, OPTIONS, commit, damage, open};
+use super::salvage::{BLOCK, OPTIONS, child, commit, damage, open, salvaged};
 
 /// One bit apart, as a damaged name may be.
 const DIRECTORIES: [&str; 3] = ["calm", "photos", "qhotos"];
@@ -32,13 +32,6 @@ fn make_file(lower: &CrashLower, directory: &CrashHandle, name: &str, content: &
         .unwrap();
     let file = lower.open(directory, name.as_bytes(), true).unwrap();
     lower.write_at(&file, content.as_bytes(), 0).unwrap();
-}
-
-fn child(store: &JournalStore<Gate<CrashLower>>, parent: ObjectId, name: &str) -> ObjectId {
-    let entries = store.list_directory(parent).unwrap();
-    let mut entries = entries.iter();
-    let entry = entries.find(|entry| entry.name.as_bytes() == name.as_bytes());
-    entry.unwrap().id
 }
 
 fn named(parent: ObjectId, name: &str, child: Option<ObjectId>) -> Entry {
@@ -165,15 +158,6 @@ fn damaged_bytes(lower: &CrashLower) -> usize {
 
 fn flip(lower: &CrashLower, byte: usize, bit: usize) {
     damage(lower, |journal| journal[DAMAGED + byte] ^= 1 << bit);
-}
-
-/// Salvages the store, mounts and unmounts it, and checks that nothing is left to do.
-fn salvaged(lower: &CrashLower) -> Survey {
-    let done = salvage(lower, &OPTIONS, None).unwrap();
-    open(lower).close().unwrap();
-    let found = inspect(lower).unwrap();
-    assert!(found.report.clean && found.problems.is_empty(), "{found:?}");
-    done.survey
 }
 
 /// A name of a damaged transaction was given to a directory, and the one that had it was taken away.
