@@ -51,7 +51,9 @@ fn works_on_a_medium_until_it_is_killed() {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     insert(&connection, 10);
-    connection.query_row(checkpoint, [], |_| Ok(())).unwrap();
+    connection
+        .query_row("PRAGMA mobifs_checkpoint", [], |_| Ok(()))
+        .unwrap();
     insert(&connection, 10);
     println!("\nsecond");
     std::io::stdin().read_line(&mut line).unwrap();
