@@ -298,9 +298,21 @@ pub(crate) fn apply_everything<L: Lower>(
         }
     }
     applied?;
-    reserve::keep_reserve(overlay, applier.reserve());
-    preallocation::list::keep(overlay, applier.preallocations());
+    keep_own_files(overlay, applier);
     Ok(())
+}
+
+/// Makes the store's own files that later applies need: spare files, the reserve, and the list of
+/// preallocated files. Not while changes are pending: a file might get an inode that the journal
+/// mentions, of an object that a power cut has removed.
+pub(crate) fn keep_own_files<L: Lower>(overlay: &Overlay<L>, applier: &Applier) {
+    let is_pending = !overlay.state().pending.is_empty();
+    if overlay.is_read_only() || is_pending {
+        return;
+    }
+    spare::make_spares(overlay, applier.reserve());
+    reserve::keep_reserve(overlay, applier.reserve());
+    preallocation::list_file::keep(overlay, applier.preallocations());
 }
 
 /// Returns whether there is any.

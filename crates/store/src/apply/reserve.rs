@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use mobifs_base::{ByteRange, FileKind, FullDisk, PAGE_BYTES_U64, SpaceInfo};
 
 use crate::StoreError;
-use crate::apply::spare;
 use crate::lower::directories::Directories;
 use crate::lower::{Create, Lower};
 use crate::overlay::Overlay;
@@ -116,16 +115,9 @@ impl Reserve {
     }
 }
 
-/// Makes the reserve and the spare files, if there are room and inodes. Not while changes are
-/// pending: a file might get an inode that the journal mentions, of an object that a power cut has
-/// removed.
-pub(crate) fn keep_reserve<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve) {
+/// Makes the reserve, if there is room.
+pub(super) fn keep_reserve<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve) {
     let held_bytes = reserve.held_bytes();
-    let is_pending = !overlay.state().pending.is_empty();
-    if overlay.is_read_only() || is_pending {
-        return;
-    }
-    spare::make_spares(overlay, reserve);
     if held_bytes == reserve.bytes || reserve.is_given_up.load(Ordering::Relaxed) {
         return;
     }

@@ -38,8 +38,7 @@ fn is_ours<L: Lower>(overlay: &Overlay<L>, directory: &L::Handle, name: &str) ->
     there.is_ok_and(|stat| stat.as_ref().is_some_and(own_file::is_ours))
 }
 
-/// Makes the missing files, as far as there are inodes. Not while changes are pending: see
-/// [`keep_reserve`](super::reserve::keep_reserve).
+/// Makes the missing files, as far as there are inodes.
 pub(super) fn make_spares<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve) {
     for name in missing(overlay, reserve) {
         let (lower, own) = (overlay.lower(), overlay.mobifs());

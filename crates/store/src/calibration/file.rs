@@ -8,7 +8,7 @@ use std::io;
 use mobifs_base::FileKind;
 use mobifs_base::codec::{CodecError, Reader, Writer};
 
-use crate::calibration::{Calibration, WriteTimes};
+use crate::calibration::{Calibration, DEVICE_BYTES_MAX, WriteTimes};
 use crate::lower::{Create, Lower, found};
 use crate::overlay::Overlay;
 use crate::own_file::{Damage, is_ours};
@@ -21,8 +21,6 @@ const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 8 + 4 + 16 + 4 + 4;
 /// The checksum covers the header before it, and the body.
 const CRC_AT: usize = HEADER_BYTES - 4;
-/// Identities of devices are cut to this length.
-pub(super) const DEVICE_BYTES_MAX: usize = 512;
 const SIZES_MAX: usize = 32;
 /// No file is larger.
 const FILE_BYTES_MAX: usize = HEADER_BYTES + 1 + 4 + DEVICE_BYTES_MAX + 8 + 4 + SIZES_MAX * 24;

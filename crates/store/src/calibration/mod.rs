@@ -8,6 +8,9 @@
 pub(crate) mod file;
 pub(crate) mod measure;
 
+/// Identities of devices are cut to this length.
+pub(crate) const DEVICE_BYTES_MAX: usize = 512;
+
 /// How long writing so much to the journal takes, in each of the two ways to make it durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteTimes {
@@ -59,7 +62,7 @@ impl Calibration {
 
 /// An identity as the file can have it.
 fn shortened(mut device: String) -> String {
-    while device.len() > file::DEVICE_BYTES_MAX {
+    while device.len() > DEVICE_BYTES_MAX {
         device.pop();
     }
     device
@@ -123,7 +126,7 @@ mod tests {
         assert!(on(Some("a")).is_of(None) && on(None).is_of(None));
         let long = "ä".repeat(400);
         let kept = on(Some(&long)).device.unwrap();
-        assert!(kept.len() <= file::DEVICE_BYTES_MAX && long.starts_with(&kept));
+        assert!(kept.len() <= DEVICE_BYTES_MAX && long.starts_with(&kept));
         assert!(!on(Some(&long)).is_of(Some("ä")));
     }
 }

@@ -1,5 +1,6 @@
 //! The journal file: a log of transactions, each written by one sequential write.
 
+mod blocks;
 pub(crate) mod codec;
 pub(crate) mod create;
 pub(crate) mod epoch;
@@ -538,7 +539,7 @@ impl<H> Log<H> {
         };
         let last_bytes = (self.position - self.last) as usize;
         let mut blocks = JournalBuffer::zeroed(last_bytes);
-        open::read_blocks(lower, journal, self.last, &mut blocks)?;
+        blocks::read_blocks(lower, journal, self.last, &mut blocks)?;
         blocks.resize(last_bytes + void_bytes);
         lower
             .journal_write(journal, &blocks, self.last, false)

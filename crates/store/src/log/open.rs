@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::StoreError;
+use crate::log::blocks::{cut_short, read_blocks};
 use crate::log::create;
 use crate::log::create::{Made, UNFINISHED};
 use crate::log::identity;
@@ -228,24 +229,6 @@ fn check_size(journal: &LowerStat, superblock: &Superblock) -> Result<(), StoreE
     Ok(())
 }
 
-pub(super) fn read_blocks<L: Lower>(
-    lower: &L,
-    journal: &L::Handle,
-    offset: u64,
-    buffer: &mut JournalBuffer,
-) -> Result<(), StoreError> {
-    let wanted = buffer.as_bytes().len();
-    let count = lower
-        .read_at(journal, buffer.as_bytes_mut(), offset)
-        .map_err(|source| {
-            StoreError::lower(format!("reading the journal at byte {offset}"))(source)
-        })?;
-    if count < wanted {
-        return Err(cut_short(offset + count as u64, offset + wanted as u64));
-    }
-    Ok(())
-}
-
 /// As [`scan::NextData`].
 fn next_data<L: Lower>(lower: &L, journal: &L::Handle, offset: u64) -> Result<u64, StoreError> {
     let found = lower
@@ -253,13 +236,6 @@ fn next_data<L: Lower>(lower: &L, journal: &L::Handle, offset: u64) -> Result<u6
         .map_err(StoreError::lower("looking for data in the journal"))?;
     let block = JOURNAL_BLOCK_BYTES as u64;
     Ok(found.map_or(u64::MAX, |found| found - found % block))
-}
-
-fn cut_short(found: u64, expected: u64) -> StoreError {
-    StoreError::Corrupt {
-        what: "journal".to_owned(),
-        detail: format!("it was cut short: it ends at byte {found}, but {expected} are needed"),
-    }
 }
 
 fn exists<L: Lower>(lower: &L, directory: &L::Handle, name: &[u8]) -> Result<bool, StoreError> {

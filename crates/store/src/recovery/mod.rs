@@ -333,8 +333,7 @@ impl<L: Lower> Opened<L> {
     /// Everything is applied: deletes what an earlier mount left, and counts ids anew.
     fn begin_empty(&mut self) -> Result<(), StoreError> {
         limbo::clear_limbo(&self.overlay)?;
-        reserve::keep_reserve(&self.overlay, self.applier.reserve());
-        preallocation::list::keep(&self.overlay, self.applier.preallocations());
+        apply::keep_own_files(&self.overlay, &self.applier);
         // The numbers in the journal were those of the mount before: this mount counts new objects
         // from the start again, unless a file that could not be deleted from `stage/` would be
         // taken for one of them.

@@ -12,10 +12,8 @@ use crate::log::{DAMAGED_PREFIX, JOURNAL, Log, create, identity, open, overflow}
 use crate::lower::directories::Directories;
 use crate::lower::{JOURNAL_BLOCK_BYTES, Lower, found};
 use crate::options::JournalOptions;
-use crate::salvage::{Plan, Rescued};
+use crate::salvage::plan::{Plan, Rescued, SALVAGED};
 
-/// Name of the new journal until the damaged one is moved aside. It is whole, and durable.
-pub(super) const SALVAGED: &[u8] = b"journal.salvaged";
 /// Its name until it is whole.
 const UNFINISHED_SALVAGED: &[u8] = b"journal.salvaging";
 

@@ -11,8 +11,8 @@ use mobifs_base::{FileKind, ObjectState};
 
 use crate::StoreError;
 use crate::apply::preallocation::find::{self, FoundFile};
-use crate::apply::preallocation::list::{Listed, Phase};
-use crate::apply::preallocation::{Preallocations, block_end, short_bytes};
+use crate::apply::preallocation::list::{Listed, Phase, block_end};
+use crate::apply::preallocation::{Preallocations, short_bytes};
 use crate::apply::work::Applier;
 use crate::log::epoch::{BIND_RESERVE_BYTES, Epoch, RenameMark};
 use crate::log::record::Record;

@@ -7,15 +7,15 @@
 use std::io;
 
 use mobifs_base::codec::{Reader, Writer};
-use mobifs_base::{FileKind, Timestamp};
+use mobifs_base::{FileKind, PAGE_BYTES_U64, Timestamp};
 
 use crate::StoreError;
-use crate::apply::preallocation::{FILES_MAX, Preallocations, block_end};
 use crate::lower::directories::Directories;
-use crate::lower::{Create, Lower, LowerStat, found};
-use crate::overlay::Overlay;
+use crate::lower::{Lower, LowerStat, found};
 use crate::own_file::{Damage, is_ours};
 
+/// Files with preallocation at a time; the list on disk has room for so many.
+pub(crate) const FILES_MAX: usize = 256;
 /// Its name in `.mobifs`.
 pub const NAME: &str = "preallocated";
 const MAGIC: &[u8; 8] = b"MOBIPREA";
@@ -28,6 +28,13 @@ const HEADER_BYTES: usize = 8 + 4 + 16 + 8 + 4 + 4 + 4;
 const CRC_AT: usize = HEADER_BYTES - 4;
 /// Longer paths are not recorded.
 pub(super) const PATH_BYTES_MAX: usize = 255;
+
+/// The next end of a block.
+pub(super) fn block_end(bytes: u64) -> u64 {
+    bytes
+        .checked_next_multiple_of(PAGE_BYTES_U64)
+        .unwrap_or(u64::MAX)
+}
 
 /// What happens to a listed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,71 +276,4 @@ pub(crate) fn read<L: Lower>(
         is_usable,
         ..Found::default()
     })
-}
-
-/// Makes the file of the list, unless it is there; without it nothing is preallocated. Not while
-/// changes are pending: see [`keep_reserve`](crate::apply::reserve::keep_reserve).
-pub(crate) fn keep<L: Lower>(overlay: &Overlay<L>, preallocations: &Preallocations) {
-    let is_pending = !overlay.state().pending.is_empty();
-    if overlay.is_read_only() || is_pending || preallocations.is_ready() {
-        return;
-    }
-    if preallocations.is_off() || !overlay.lower().keeps_preallocation() {
-        return;
-    }
-    match make(overlay) {
-        Ok(()) => preallocations.set_ready(true),
-        Err(error) => tracing::debug!(%error, "nothing is preallocated: no list of it can be kept"),
-    }
-}
-
-fn make<L: Lower>(overlay: &Overlay<L>) -> io::Result<()> {
-    let (lower, own) = (overlay.lower(), overlay.mobifs());
-    match found(lower.stat_at(own, NAME.as_bytes()))? {
-        Some(stat) if is_ours(&stat) => return Ok(()),
-        Some(stat) if stat.kind == FileKind::Directory => {
-            return Err(io::Error::other("a directory has its name"));
-        }
-        Some(_) => lower.unlink(own, NAME.as_bytes())?,
-        None => {}
-    }
-    lower.create(own, NAME.as_bytes(), Create::Regular)?;
-    lower.sync(own)
-}
-
-/// Writes the list if it has changed, durably. After a failure nothing may be preallocated.
-pub(super) fn write<L: Lower>(
-    overlay: &Overlay<L>,
-    preallocations: &Preallocations,
-) -> io::Result<()> {
-    let (slot, sequence) = {
-        let files = preallocations.files();
-        if !files.is_dirty {
-            return Ok(());
-        }
-        let sequence = files.sequence + 1;
-        (
-            encode(preallocations.uuid, sequence, files.by_inode.values()),
-            sequence,
-        )
-    };
-    assert!(
-        slot.len() <= SLOT_BYTES,
-        "{FILES_MAX} files fit into a slot"
-    );
-    let (lower, own) = (overlay.lower(), overlay.mobifs());
-    let file = lower.open(own, NAME.as_bytes(), true)?;
-    if !is_ours(&lower.stat(&file)?) {
-        preallocations.set_ready(false);
-        return Err(io::Error::other(
-            "the list of preallocated files was replaced",
-        ));
-    }
-    let offset = (sequence % 2) * SLOT_BYTES as u64;
-    lower.write_at(&file, &slot, offset)?;
-    lower.sync(&file)?;
-    let mut files = preallocations.files();
-    files.sequence = sequence;
-    files.is_dirty = false;
-    Ok(())
 }

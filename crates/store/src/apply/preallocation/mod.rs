@@ -12,24 +12,23 @@ pub(crate) mod adopt;
 mod find;
 pub(crate) mod give_back;
 pub(crate) mod list;
+pub(crate) mod list_file;
 pub(crate) mod plan;
 mod step;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mobifs_base::{PAGE_BYTES_U64, Page, SpaceInfo};
+use mobifs_base::{Page, SpaceInfo};
 use parking_lot::MutexGuard;
 
 use crate::Preallocation;
-use crate::apply::preallocation::list::{Listed, Phase};
+use crate::apply::preallocation::list::{Listed, Phase, block_end};
 use crate::apply::preallocation::step::SQLITE_MAGIC;
 use crate::locks::{Order, Rank, Ranked, RankedMutex};
 use crate::lower::{Lower, LowerStat};
 use crate::overlay::pending::PendingObject;
 
-/// Files with preallocation at a time; the list on disk has room for so many.
-pub(crate) const FILES_MAX: usize = 256;
 /// With less free room than this fraction of the filesystem, nothing is preallocated, and with less
 /// than half of that what is unused is given back. It is small, because preallocation matters most
 /// on a disk that is almost full, and nothing is refused for its sake.
@@ -189,13 +188,6 @@ impl Files {
 /// Free room below which the lower filesystem is short of it.
 fn short_bytes(space: &SpaceInfo) -> u64 {
     space.total_bytes / SHORT_PARTS
-}
-
-/// The next end of a block.
-fn block_end(bytes: u64) -> u64 {
-    bytes
-        .checked_next_multiple_of(PAGE_BYTES_U64)
-        .unwrap_or(u64::MAX)
 }
 
 /// Whether a file has blocks beyond its end that the store has not allocated: a program has

@@ -8,13 +8,11 @@ use mobifs_base::{Attributes, ByteRange, FileKind, ObjectId, PageIndex, RangeSet
 use crate::StoreError;
 use crate::apply::content::growing_runs;
 use crate::apply::deleted::Deleted;
-use crate::apply::preallocation::list::{self, Listed, Phase};
+use crate::apply::preallocation::list::{FILES_MAX, Listed, Phase, block_end};
 use crate::apply::preallocation::step::{
     HOT_JOURNAL_MAGIC, Kind, SQLITE_MAGIC, end_of, step_bytes,
 };
-use crate::apply::preallocation::{
-    FILES_MAX, METADATA_BYTES, Preallocations, block_end, find, short_bytes,
-};
+use crate::apply::preallocation::{METADATA_BYTES, Preallocations, find, list_file, short_bytes};
 use crate::apply::stage;
 use crate::apply::work::{Applier, Work};
 use crate::lower::{Lower, LowerStat};
@@ -66,7 +64,7 @@ pub(crate) fn preallocate<L: Lower>(
         }
     }
     let steps = planner.steps;
-    if let Err(error) = list::write(overlay, preallocations) {
+    if let Err(error) = list_file::write(overlay, preallocations) {
         tracing::warn!(%error, "nothing is preallocated: the list of it cannot be written");
         withdraw(preallocations, &steps);
         return;
