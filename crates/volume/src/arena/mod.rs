@@ -11,6 +11,7 @@
 //! nothing twice.
 
 mod current;
+mod errors;
 mod image;
 #[cfg(any(test, feature = "kill-points"))]
 mod kill;
@@ -25,7 +26,6 @@ mod slots;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -41,9 +41,11 @@ use self::layout::{
 };
 use self::records::{Records, layout_of};
 use self::region::Region;
+use self::requests::Taken;
 
 pub use self::current::InFlightRequest;
 pub(crate) use self::current::{executed, reference};
+pub use self::errors::ArenaError;
 pub(crate) use self::orphaned::OrphanedArena;
 pub use self::orphaned::{Entered, enter};
 pub(crate) use self::progress_log::ProgressLog;
@@ -52,29 +54,6 @@ pub(crate) use self::saved::SavedMount;
 
 /// The sizes that are tried, the largest first: only what is used takes memory.
 const SIZES_BYTES: [u64; 4] = [1 << 36, 1 << 34, 1 << 32, 1 << 30];
-
-/// Why an arena cannot be made, or not be taken over.
-#[derive(Debug, thiserror::Error)]
-pub enum ArenaError {
-    /// The system refused.
-    #[error("cannot make memory that outlives the daemon: {0}")]
-    Memory(#[from] io::Error),
-    /// The memory is not an arena, or one of another version of this program.
-    #[error("the memory that was handed over is not an arena of this version of mobifs")]
-    Foreign,
-    /// No mount has ever run in it.
-    #[error("no mount was kept in the memory that was handed over")]
-    Empty,
-    /// Something could not be kept, so what is there is not a state.
-    #[error("the killed daemon's memory was used up, so its last state was not kept")]
-    Incomplete,
-    /// What is there does not make sense.
-    #[error("the killed daemon's state in the arena is damaged: {0}")]
-    Damaged(&'static str),
-    /// A text is too long.
-    #[error("the session's text has more than {SESSION_BYTES_MAX} bytes")]
-    TooLong,
-}
 
 /// Memory of a mount that outlives its daemon. Clones are the same arena.
 #[derive(Clone, Debug)]
@@ -97,20 +76,6 @@ struct Shared {
 /// that no record names them.
 #[derive(Debug, Default)]
 struct Released(Mutex<Vec<usize>>);
-
-/// Request slots in use.
-#[derive(Debug, Default)]
-struct Taken(Mutex<BTreeSet<usize>>);
-
-impl Taken {
-    fn take(&self, number: usize) -> bool {
-        number < REQUEST_SLOTS && self.0.lock().insert(number)
-    }
-
-    fn give_back(&self, number: usize) {
-        self.0.lock().remove(&number);
-    }
-}
 
 impl Arena {
     /// Request slots that there are.

@@ -14,7 +14,7 @@ use mobifs_base::{ObjectId, Page, PageContent};
 use mobifs_engine::persist::{Key, Kind, SavedRecords};
 use mobifs_store::RestartState;
 
-use super::ArenaError;
+use super::errors::ArenaError;
 use super::layout::{
     BATCH_AREA_AT, BATCH_AT, CHUNKS_AT, ENTRIES_AT, FIRST_AT, INCOMPLETE_AT, LENGTH_AT, LIVE_AT,
     Layout, MAGIC, MAGIC_AT, PROGRESS_BYTES_AT, RECORD_HEADER_BYTES, SECOND_AT, SHAPE_AT, VERSION,

@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::ArenaError;
+use super::errors::ArenaError;
 use super::layout::{
     BATCH_AREA_AT, BATCH_AT, CHUNKS_AT, FIRST_AT, INCOMPLETE_AT, LENGTH_AT, LIVE_AT, Layout,
     RECORD_HEADER_BYTES, SECOND_AT, SHAPE_AT,

@@ -1,23 +1,41 @@
 //! Buffers for requests, which the kernel fills.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::layout::{
-    REFUSED_AT, REQUEST_BUFFER_AT, REQUEST_BUFFER_BYTES, REQUEST_STRIDE_BYTES, REQUESTS_AT,
+    REFUSED_AT, REQUEST_BUFFER_AT, REQUEST_BUFFER_BYTES, REQUEST_SLOTS, REQUEST_STRIDE_BYTES,
+    REQUESTS_AT,
 };
 use super::region::Region;
+
+/// Request slots in use.
+#[derive(Debug, Default)]
+pub(super) struct Taken(Mutex<BTreeSet<usize>>);
+
+impl Taken {
+    pub(super) fn take(&self, number: usize) -> bool {
+        number < REQUEST_SLOTS && self.0.lock().insert(number)
+    }
+
+    pub(super) fn give_back(&self, number: usize) {
+        self.0.lock().remove(&number);
+    }
+}
 
 /// A buffer for requests that outlives the process, with a record of the error that the request
 /// in it ends with. Owned by one thread at a time.
 #[derive(Debug)]
 pub struct RequestSlot {
     region: Arc<Region>,
-    taken: Arc<super::Taken>,
+    taken: Arc<Taken>,
     number: usize,
 }
 
 impl RequestSlot {
-    pub(super) fn new(region: Arc<Region>, taken: Arc<super::Taken>, number: usize) -> Self {
+    pub(super) fn new(region: Arc<Region>, taken: Arc<Taken>, number: usize) -> Self {
         let slot = Self {
             region,
             taken,

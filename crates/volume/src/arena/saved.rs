@@ -8,8 +8,9 @@ use mobifs_engine::persist::{Key, Kind};
 use mobifs_engine::{Engine, EngineConfig};
 use mobifs_store::{Intent, KnownLocation, KnownObject, RestartSink, RestartState};
 
+use super::Arena;
+use super::errors::ArenaError;
 use super::records::{RawKey, layout_of};
-use super::{Arena, ArenaError};
 use crate::{PolicyChange, PolicySettings};
 
 /// Kinds of the store's records.

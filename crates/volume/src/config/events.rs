@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::Fault;
+use super::errors::Fault;
 use super::raw::RawConfig;
 
 /// What is listened to, and where it is.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::Fault;
+use super::errors::Fault;
 use super::kind::Kind;
 
 /// More than this many snapshots make a btrfs slow.

@@ -1,5 +1,6 @@
 //! The configuration file: TOML, every key known by name.
 
+mod errors;
 mod events;
 mod history;
 mod kind;
@@ -12,7 +13,7 @@ mod settings;
 mod size;
 mod written;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use mobifs_engine::PacingRules;
@@ -21,6 +22,8 @@ use serde::Deserialize as _;
 use toml::de::{DeTable, Deserializer};
 
 use crate::memory_budget;
+pub use errors::{ConfigError, SettingError};
+use errors::{Fault, in_one_line, line_of};
 pub use events::EventSources;
 pub use history::HistoryRules;
 pub use kind::Kind;
@@ -28,9 +31,7 @@ pub use policy_keys::{PolicyKey, PolicySettings};
 use raw::RawConfig;
 pub(crate) use rules::AppGlob;
 pub use rules::Rules;
-pub use settings::{
-    PolicyChange, SettingError, check_policy, class_name, parse_class, parse_policy,
-};
+pub use settings::{PolicyChange, check_policy, class_name, parse_class, parse_policy};
 pub use size::{Size, parse as parse_size};
 use written::Written;
 pub use written::{ConfigKeys, config_keys};
@@ -44,105 +45,6 @@ pub(crate) const JOURNAL_BYTES_MIN: u64 = 64 << 10;
 const JOURNAL_BYTES_MAX: u64 = 1 << 40;
 /// The largest commits that can be set to be one durable write.
 const DURABLE_WRITE_BYTES_MAX: u64 = 64 << 20;
-
-/// Why a configuration cannot be used: one sentence that says where and what.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read the configuration {path}: {source}", path = path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// The file is no valid TOML.
-    #[error("{path}, line {line}: {message}", path = path.display())]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// Line of the fault, counted from 1.
-        line: usize,
-        /// What is wrong.
-        message: String,
-    },
-    /// There is no such key, or its value cannot be used.
-    #[error("{path}{line}: {key}: {message}", path = path.display(), line = in_line(*line))]
-    Value {
-        /// The file.
-        path: PathBuf,
-        /// Line of the key, counted from 1; none where several keys may be meant.
-        line: Option<usize>,
-        /// The key.
-        key: String,
-        /// What is wrong with its value.
-        message: String,
-    },
-}
-
-impl ConfigError {
-    /// The error of a configuration that was made of parameters, each of the whole mount or of the
-    /// table `defaults`: there is no file, so no line and no table is named.
-    #[must_use]
-    pub fn of_parameters(mut self) -> Self {
-        if let Self::Value { line, key, .. } = &mut self {
-            *line = None;
-            if let Some(name) = key.strip_prefix("defaults.") {
-                *key = name.to_owned();
-            }
-        }
-        self
-    }
-}
-
-/// Keys and globs in a message are the user's, and may have line ends.
-fn in_one_line(text: &str) -> String {
-    let shown = |character: char| match character.is_control() {
-        true => character.escape_default().to_string(),
-        false => character.to_string(),
-    };
-    text.chars().map(shown).collect()
-}
-
-fn in_line(line: Option<usize>) -> String {
-    line.map_or_else(String::new, |line| format!(", line {line}"))
-}
-
-/// What is wrong with a key.
-#[derive(Debug)]
-struct Fault {
-    /// Its line, where that is known already.
-    line: Option<usize>,
-    /// The `[[app]]` that it is in, by its index: several may have the same glob.
-    app: Option<usize>,
-    key: String,
-    message: String,
-}
-
-impl Fault {
-    fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            line: None,
-            app: None,
-            key: key.into(),
-            message: message.into(),
-        }
-    }
-
-    fn at(line: usize, key: &str, message: impl Into<String>) -> Self {
-        Self {
-            line: Some(line),
-            ..Self::new(key, message)
-        }
-    }
-
-    fn in_app(self, index: usize) -> Self {
-        Self {
-            app: Some(index),
-            ..self
-        }
-    }
-}
 
 /// Everything that the configuration file of a mount can set.
 #[derive(Clone, Debug)]
@@ -289,15 +191,6 @@ impl Config {
             rules,
         })
     }
-}
-
-/// Line (from 1) of the byte at `offset`.
-fn line_of(text: &str, offset: usize) -> usize {
-    text.bytes()
-        .take(offset)
-        .filter(|&byte| byte == b'\n')
-        .count()
-        + 1
 }
 
 #[cfg(test)]

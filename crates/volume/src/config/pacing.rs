@@ -9,7 +9,7 @@ use mobifs_engine::policy::prediction::{
 };
 use mobifs_engine::policy::schedule::SchedulerName;
 
-use super::Fault;
+use super::errors::Fault;
 use super::raw::RawConfig;
 
 const MS_NS: u64 = 1_000_000;

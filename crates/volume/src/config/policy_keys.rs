@@ -6,8 +6,8 @@
 use mobifs_engine::policy::transactioning::TransactioningName;
 use serde::{Deserialize, Serialize};
 
+use super::errors::SettingError;
 use super::kind::Kind;
-use super::settings::SettingError;
 use super::size::{self, Size};
 
 /// A key of [`PolicySettings`].

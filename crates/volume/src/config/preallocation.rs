@@ -2,7 +2,7 @@
 
 use mobifs_store::Preallocation;
 
-use super::Fault;
+use super::errors::Fault;
 use super::raw::RawConfig;
 use super::size::Size;
 

@@ -7,7 +7,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, DeserializeSeed, IntoDeserializer as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::Fault;
+use super::errors::Fault;
 use super::history::RawHistory;
 use super::policy_keys::PolicySettings;
 use super::rules::{AppGlob, Rules};

@@ -7,6 +7,7 @@ use mobifs_engine::policy::transactioning::{
 };
 use mobifs_engine::{AppPolicy, Class};
 
+use super::errors::SettingError;
 use super::kind::Kind;
 use super::policy_keys::PolicySettings;
 use super::size::Size;
@@ -25,25 +26,6 @@ impl fmt::Display for PolicySettings {
             }
         }
         Ok(())
-    }
-}
-
-/// A setting that is not valid.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{key}: {message}")]
-pub struct SettingError {
-    /// The key.
-    pub key: &'static str,
-    /// What is wrong with its value.
-    pub message: String,
-}
-
-impl SettingError {
-    pub(super) fn new(key: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            key,
-            message: message.into(),
-        }
     }
 }
 

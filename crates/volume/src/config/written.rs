@@ -8,10 +8,10 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::errors::{Fault, line_of};
 use super::history::HISTORY_KEYS;
 use super::kind::Kind;
 use super::policy_keys::PolicySettings;
-use super::{Fault, line_of};
 
 /// A key and the kind of its value.
 type Key = (&'static str, Kind);

@@ -18,6 +18,9 @@ const ROUND_MAX: Duration = Duration::from_secs(1);
 const ROUND_MIN: Duration = Duration::from_millis(10);
 /// Memory of one object without its content, roughly.
 const OBJECT_BYTES: u64 = 512;
+/// The checkpointer gives way as long as no more than this part of the memory from which on it commits early is
+/// in use, so what waits meanwhile is little.
+const MEMORY_SHARE: u64 = 4;
 
 /// State that one round of the checkpointer leaves for the next.
 struct Looks {
@@ -75,6 +78,28 @@ impl Checkpointer<'_> {
 }
 
 impl Shared {
+    /// Has the checkpointer wait, before it commits a transaction for which no program waits, for a
+    /// pause in which no durable `fsync` comes; returns how many it has waited. It does not wait
+    /// where memory is short, or where the volume has no thread for it: then its caller would.
+    pub(super) fn give_way(&self) -> u32 {
+        let is_due = self.options.background && self.durable_syncs.is_due();
+        if !is_due || !self.lock_engine().engine.has_waiting() {
+            return 0;
+        }
+        let bytes_max = self.memory_high_bytes() / MEMORY_SHARE;
+        self.durable_syncs.wait_for_pause(|pause| {
+            let mut locked = self.lock_engine();
+            let is_urgent = locked.engine.dirty_bytes() > bytes_max;
+            let has_orders =
+                self.pressure_flush.load(Ordering::SeqCst) || self.stopping.load(Ordering::SeqCst);
+            if is_urgent || has_orders {
+                return false;
+            }
+            locked.wait(&self.wake, Some(pause));
+            true
+        })
+    }
+
     pub(super) fn run_checkpointer(&self) {
         let mut looks = self.begin_looks();
         let mut heap = HeapWatch::default();

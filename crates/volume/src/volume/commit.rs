@@ -8,17 +8,10 @@ use mobifs_engine::{ClosedUntil, Commit, FsError, Next, SyncPoint};
 use mobifs_store::{Calibration, StoreError, Transaction};
 
 use super::group_commit::Wanted;
+use super::last_commits::{Checkpoint, FailedCommit};
 use super::locks::{ApplyLock, CommitLock};
-use super::{Checkpoint, Shared, Volume, VolumeError};
+use super::{Shared, Volume, VolumeError};
 use crate::AppName;
-
-/// Why an app accepts no changes.
-#[derive(Clone, Debug)]
-pub(super) struct FailedCommit {
-    pub(super) reason: String,
-    /// There was no room in the lower filesystem.
-    pub(super) is_full: bool,
-}
 
 impl Shared {
     /// Commits one transaction. The engine learns of the success together with the store's new
@@ -311,15 +304,6 @@ fn are_apart(group: &[Commit]) -> bool {
     let mut seen = BTreeSet::new();
     let mut apps = group.iter().flat_map(|commit| &commit.apps);
     group.len() == 1 || apps.all(|app| seen.insert(app))
-}
-
-/// The error for a thread that waits for a commit.
-pub(super) const fn not_committed(is_full: bool) -> FsError {
-    if is_full {
-        FsError::NoSpace
-    } else {
-        FsError::Io
-    }
 }
 
 impl Volume {

@@ -6,7 +6,8 @@ use mobifs_engine::{
 };
 use mobifs_store::Seek;
 
-use super::{Volume, store_failed};
+use super::Volume;
+use super::errors::store_failed;
 
 /// Most bytes that one [`Volume::copy_range`] copies; the caller goes on from there.
 const COPY_BYTES_MAX: usize = 1 << 20;

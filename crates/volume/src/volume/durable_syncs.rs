@@ -9,8 +9,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::Shared;
-
 /// None has come for so long: the program does something else.
 const PAUSE: Duration = Duration::from_millis(2);
 /// How many pauses the checkpointer waits at most at a time.
@@ -18,9 +16,6 @@ const PAUSES_MAX: u32 = 10;
 /// The checkpointer commits so much before it gives way again: small transactions keep an `fsync`
 /// waiting for a moment only, and there may be thousands of them that reach their age.
 const BYTES_BETWEEN: u64 = 128 << 10;
-/// The checkpointer gives way as long as no more than this part of the memory from which on it commits early is
-/// in use, so what waits meanwhile is little.
-const MEMORY_SHARE: u64 = 4;
 
 /// The durable `fsync`s of a volume.
 #[derive(Debug)]
@@ -62,6 +57,22 @@ impl DurableSyncs {
         self.committed_bytes.fetch_add(bytes, Ordering::SeqCst);
     }
 
+    /// Whether the checkpointer is to give way before its next commit.
+    pub(super) fn is_due(&self) -> bool {
+        self.committed_bytes.load(Ordering::SeqCst) >= BYTES_BETWEEN
+    }
+
+    /// Waits for a pause in which none comes; returns how many were waited. `wait` waits for one, or
+    /// returns false because it must not wait.
+    pub(super) fn wait_for_pause(&self, mut wait: impl FnMut(Duration) -> bool) -> u32 {
+        self.committed_bytes.store(0, Ordering::SeqCst);
+        let mut pauses = 0;
+        while pauses < PAUSES_MAX && self.come() && wait(PAUSE) {
+            pauses += 1;
+        }
+        pauses
+    }
+
     /// Whether one is under way, or has ended since this was asked last.
     fn come(&self) -> bool {
         let ended = self.ended.load(Ordering::SeqCst);
@@ -74,35 +85,6 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.ended.fetch_add(1, Ordering::SeqCst);
         self.0.waiting.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-impl Shared {
-    /// Has the checkpointer wait, before it commits a transaction for which no program waits, for a
-    /// pause in which no durable `fsync` comes; returns how many it has waited. It does not wait
-    /// where memory is short, or where the volume has no thread for it: then its caller would.
-    pub(super) fn give_way(&self) -> u32 {
-        let syncs = &self.durable_syncs;
-        let committed_bytes = syncs.committed_bytes.load(Ordering::SeqCst);
-        let is_due = self.options.background && committed_bytes >= BYTES_BETWEEN;
-        if !is_due || !self.lock_engine().engine.has_waiting() {
-            return 0;
-        }
-        syncs.committed_bytes.store(0, Ordering::SeqCst);
-        let bytes_max = self.memory_high_bytes() / MEMORY_SHARE;
-        let mut pauses = 0;
-        while pauses < PAUSES_MAX && syncs.come() {
-            let mut locked = self.lock_engine();
-            let is_urgent = locked.engine.dirty_bytes() > bytes_max;
-            let has_orders =
-                self.pressure_flush.load(Ordering::SeqCst) || self.stopping.load(Ordering::SeqCst);
-            if is_urgent || has_orders {
-                break;
-            }
-            locked.wait(&self.wake, Some(PAUSE));
-            pauses += 1;
-        }
-        pauses
     }
 }
 

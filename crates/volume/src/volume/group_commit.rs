@@ -6,87 +6,21 @@
 //! until then: what several threads of one app wait for becomes one transaction, and not one for
 //! each.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod queue;
 
-use mobifs_base::{ObjectId, TransactionId};
-use mobifs_engine::{Commit, Engine, FsError, SyncPoint};
-use mobifs_locks::Order;
+use std::sync::atomic::Ordering;
+
+use mobifs_engine::{Commit, FsError};
 
 use super::Shared;
-use super::commit::not_committed;
-use super::locks::{Rank, RankedMutex};
-use super::sync::Condvar;
+use super::errors::not_committed;
+pub(super) use queue::{CommitQueue, Wanted};
 
 /// A group grows no larger, in bytes: each of its calls waits for all of it. The transaction of the
 /// call that leads may be larger alone.
 const GROUP_BYTES_MAX: u64 = 256 << 10;
 /// Transactions of a group at most.
 const GROUP_TRANSACTIONS_MAX: usize = 64;
-
-/// What a call waits for.
-#[derive(Debug)]
-pub(super) enum Wanted {
-    /// What is to be durable when this object is: the next leader closes it.
-    Object(ObjectId),
-    /// These transactions, and what they depend on.
-    Transactions(Vec<TransactionId>),
-}
-
-impl Wanted {
-    /// Closes what is not closed yet, and forgets what is committed.
-    fn refresh(&mut self, engine: &mut Engine) {
-        if let Self::Object(id) = self {
-            let point = engine.sync_point(*id);
-            if point != SyncPoint::Now {
-                engine.retry_failed(Some(FsError::NoSpace));
-            }
-            *self = Self::Transactions(match point {
-                SyncPoint::Now => Vec::new(),
-                SyncPoint::Committed(all) => all,
-            });
-        }
-        self.forget_committed(engine);
-    }
-
-    fn forget_committed(&mut self, engine: &Engine) {
-        if let Self::Transactions(all) = self {
-            all.retain(|transaction| engine.is_uncommitted(*transaction));
-        }
-    }
-
-    /// The transactions that are closed and not committed.
-    fn closed(&self) -> &[TransactionId] {
-        match self {
-            Self::Object(_) => &[],
-            Self::Transactions(all) => all,
-        }
-    }
-
-    const fn is_committed(&self) -> bool {
-        matches!(self, Self::Transactions(all) if all.is_empty())
-    }
-}
-
-/// The calls that wait for a commit.
-#[derive(Debug)]
-pub(super) struct CommitQueue {
-    calls: RankedMutex<Calls>,
-    /// A leader has ended, or a call's transactions are committed.
-    changed: Condvar,
-    /// Transactions that were committed together with another one.
-    joined: AtomicU64,
-    /// Steps of a volume that is moved step by step.
-    steps: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct Calls {
-    is_led: bool,
-    /// Number of the next call.
-    next: u64,
-    waiting: BTreeMap<u64, Wanted>,
-}
 
 /// A call in the queue; it leaves the queue when this is dropped.
 struct Place<'a> {
@@ -95,45 +29,15 @@ struct Place<'a> {
     leads: bool,
 }
 
-impl CommitQueue {
-    pub(super) fn new(order: Order) -> Self {
+impl<'a> Place<'a> {
+    fn enter(queue: &'a CommitQueue, wanted: Wanted) -> Self {
         Self {
-            calls: RankedMutex::new(order, Rank::CommitQueue, Calls::default()),
-            changed: Condvar::new(),
-            joined: AtomicU64::new(0),
-            steps: AtomicU64::new(0),
-        }
-    }
-
-    /// Whether a call commits for all at this moment.
-    pub(super) fn is_led(&self) -> bool {
-        self.calls.lock().is_led
-    }
-
-    /// How many transactions were committed together with another one.
-    pub(super) fn joined(&self) -> u64 {
-        self.joined.load(Ordering::Relaxed)
-    }
-
-    /// Where a test moves the volume: true each second time.
-    pub(super) fn is_group_due(&self) -> bool {
-        self.steps.fetch_add(1, Ordering::Relaxed) % 2 == 1
-    }
-
-    fn enter(&self, wanted: Wanted) -> Place<'_> {
-        let mut calls = self.calls.lock();
-        let number = calls.next;
-        calls.next += 1;
-        calls.waiting.insert(number, wanted);
-        Place {
-            queue: self,
-            number,
+            queue,
+            number: queue.add(wanted),
             leads: false,
         }
     }
-}
 
-impl Place<'_> {
     /// Waits until what it wants is committed, or none leads; then it does. Returns whether it
     /// leads.
     fn wait(&mut self) -> bool {
@@ -230,7 +134,7 @@ impl Drop for Place<'_> {
 impl Shared {
     /// Returns when this is committed, by this thread or by another one that waits for a commit.
     pub(super) fn commit_together(&self, wanted: Wanted) -> Result<(), FsError> {
-        let mut place = self.commit_queue.enter(wanted);
+        let mut place = Place::enter(&self.commit_queue, wanted);
         if !place.wait() {
             return Ok(());
         }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use mobifs_base::MonotonicNs;
 use mobifs_engine::Engine;
 
-use super::Shared;
 use super::locks::Guard;
 use super::sync::Condvar;
 use crate::Arena;
@@ -49,22 +48,6 @@ pub(super) struct LockedEngine<'a> {
     keeping: Keeping,
 }
 
-impl Shared {
-    /// Locks the engine.
-    pub(super) fn lock_engine(&self) -> LockedEngine<'_> {
-        self.lock_engine_keeping(Keeping::Now)
-    }
-
-    /// Locks the engine.
-    pub(super) fn lock_engine_keeping(&self, keeping: Keeping) -> LockedEngine<'_> {
-        LockedEngine {
-            guard: self.engine_state.lock(),
-            arena: self.options.arena.as_ref(),
-            keeping,
-        }
-    }
-}
-
 impl Deref for LockedEngine<'_> {
     type Target = EngineState;
 
@@ -79,7 +62,19 @@ impl DerefMut for LockedEngine<'_> {
     }
 }
 
-impl LockedEngine<'_> {
+impl<'a> LockedEngine<'a> {
+    pub(super) const fn new(
+        guard: Guard<'a, EngineState>,
+        arena: Option<&'a Arena>,
+        keeping: Keeping,
+    ) -> Self {
+        Self {
+            guard,
+            arena,
+            keeping,
+        }
+    }
+
     fn save(&mut self) {
         if let Some(arena) = self.arena {
             arena.save(&mut self.guard.engine);

@@ -13,10 +13,12 @@ mod checkpointer;
 mod commit;
 mod data;
 mod durable_syncs;
+mod errors;
 #[cfg(all(test, not(feature = "interleavings")))]
 mod faulty;
 mod freed_space;
 mod group_commit;
+mod last_commits;
 mod locked_engine;
 mod locks;
 mod namespace;
@@ -34,6 +36,7 @@ mod sync;
 mod tests;
 mod trimmer;
 mod types;
+mod waiting_commit;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -41,26 +44,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use mobifs_base::{MonotonicNs, ObjectId, Timestamp};
+use mobifs_base::ObjectId;
 use mobifs_engine::policy::prediction::Bursts;
 use mobifs_engine::{Engine, EngineConfig, FsError, Limits, Moment, Pacing};
-use mobifs_store::{Store, StoreError};
+use mobifs_store::Store;
 
 pub use checkpointer::Checkpointer;
 pub use rollback_journals::{SyncCaller, WRITER_LOCK_AT, is_rollback_journal};
-pub use settings::BatterySource;
-pub use trimmer::KernelCache;
-pub use types::{AppliedState, VolumeError, VolumeOptions};
+pub use types::{AppliedState, BatterySource, KernelCache, VolumeError, VolumeOptions};
 
 use self::durable_syncs::DurableSyncs;
 use self::freed_space::FreedSpace;
 use self::group_commit::CommitQueue;
-use self::locked_engine::{EngineState, LockedEngine};
+use self::last_commits::{Checkpoint, FailedCommit};
+use self::locked_engine::{EngineState, Keeping, LockedEngine};
 use self::locks::{Applying, Committing, Rank, RankedMutex, RankedRwLock};
 use self::rollback_journals::RollbackJournals;
-use self::room::CommitWaitingForRoom;
 use self::sync::thread::{self, JoinHandle};
 use self::sync::{Condvar, Mutex};
+use self::waiting_commit::CommitWaitingForRoom;
 use crate::forecast::Forecast;
 use crate::opened::Resumption;
 use crate::{Arena, Rules};
@@ -80,13 +82,6 @@ impl std::fmt::Debug for Volume {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Volume").finish_non_exhaustive()
     }
-}
-
-/// When an app's changes were last committed.
-#[derive(Clone, Copy)]
-struct Checkpoint {
-    wall: Timestamp,
-    now: MonotonicNs,
 }
 
 /// What is shared with the checkpointer thread. [`Rank`] has the order of its locks.
@@ -119,7 +114,7 @@ struct Shared {
     /// Rules in force; the engine has a copy.
     rules: RankedMutex<Rules>,
     /// Why an app is read-only, by its path.
-    failures: RankedMutex<BTreeMap<Vec<u8>, commit::FailedCommit>>,
+    failures: RankedMutex<BTreeMap<Vec<u8>, FailedCommit>>,
     /// What deletions free with the next apply.
     freed_space: RankedMutex<FreedSpace>,
     /// A commit waits for room in the lower filesystem.
@@ -325,6 +320,17 @@ impl Drop for Volume {
 }
 
 impl Shared {
+    /// Locks the engine.
+    fn lock_engine(&self) -> LockedEngine<'_> {
+        self.lock_engine_keeping(Keeping::Now)
+    }
+
+    /// Locks the engine.
+    fn lock_engine_keeping(&self, keeping: Keeping) -> LockedEngine<'_> {
+        let guard = self.engine_state.lock();
+        LockedEngine::new(guard, self.options.arena.as_ref(), keeping)
+    }
+
     fn moment(&self) -> Moment {
         self.options.clock.moment()
     }
@@ -433,16 +439,4 @@ fn random_seed() -> u64 {
     std::collections::hash_map::RandomState::new()
         .build_hasher()
         .finish()
-}
-
-/// The error of a file operation for a failed call of the store.
-fn store_failed(error: &StoreError) -> FsError {
-    match error {
-        StoreError::Unknown(_) => FsError::Stale,
-        error if error.is_full() => FsError::NoSpace,
-        error => {
-            tracing::error!(%error, "the store failed");
-            FsError::Io
-        }
-    }
 }

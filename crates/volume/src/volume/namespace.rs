@@ -10,6 +10,7 @@ use mobifs_engine::{
 };
 
 use super::Volume;
+use super::errors::store_failed;
 use super::locked_engine::Keeping;
 use crate::arena;
 
@@ -327,7 +328,7 @@ impl Volume {
         {
             shared
                 .refresh_space(&commit_lock)
-                .map_err(|error| super::store_failed(&error))?;
+                .map_err(|error| store_failed(&error))?;
         }
         shared.look(|engine| Ok::<_, Stop>(engine.space()))
     }

@@ -6,9 +6,10 @@ use mobifs_base::{PAGE_BYTES, Page};
 use mobifs_engine::{ClosedUntil, Engine, FsError, Need, Node, RemovalMemory, Stop};
 use mobifs_store::StoreError;
 
-use super::locked_engine::Keeping;
+use super::Shared;
+use super::errors::store_failed;
+use super::locked_engine::{Keeping, LockedEngine};
 use super::locks::CommitLock;
-use super::{LockedEngine, Shared, store_failed};
 use crate::arena;
 
 /// An operation that still needs something after so many answers makes no progress.

@@ -46,94 +46,26 @@
 //! that fails, nothing is removed. If only the removal cannot be made durable, it is what it is in any
 //! filesystem, done and perhaps undone by a power cut, which rolls the transaction back.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod header;
+mod under_way;
 
-use mobifs_base::{FileKind, MonotonicNs, Name, ObjectId};
+use std::sync::atomic::Ordering;
+
+use mobifs_base::{FileKind, Name, ObjectId};
 use mobifs_engine::FsError;
-use mobifs_locks::Order;
 
 use super::Volume;
-use super::locks::{Rank, RankedMutex};
+use header::{DATABASE_HEADER_BYTES, HEADER_BYTES, Header, MAGIC};
+use under_way::Rollback;
+pub(super) use under_way::RollbackJournals;
 
 /// What SQLite adds to the name of a database.
 const SUFFIX: &[u8] = b"-journal";
-/// Begins each header that is valid, and ends the name of a super-journal.
-const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
-/// Begins each database.
-const DATABASE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
-/// How much of a journal's header is looked at.
-const HEADER_BYTES: usize = 28;
-/// How much of a database's header is looked at.
-const DATABASE_HEADER_BYTES: usize = 18;
 /// Journals under way at a time: far more than a machine has databases being written.
 const JOURNALS_MAX: usize = 1024;
-/// A thread of this number may be another one after so long.
-const PAUSE_MAX_MS: u64 = 10_000;
 /// The byte of a database that SQLite locks for writing while a transaction changes it
 /// (`RESERVED_BYTE` of its unix VFS).
 pub const WRITER_LOCK_AT: u64 = 0x4000_0001;
-
-/// What a journal's header says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Header {
-    /// The transaction has begun, and is not rolled back for this journal.
-    Prepared,
-    /// The database is rolled back for this journal.
-    Valid,
-    /// There is no transaction, or this is none of SQLite's journals.
-    Other,
-}
-
-impl Header {
-    /// What the header of a journal says that belongs to a database with this header, all zeros if
-    /// it is empty.
-    fn of(journal: &[u8; HEADER_BYTES], database: &[u8; DATABASE_HEADER_BYTES]) -> Self {
-        let word = |at: usize| {
-            let bytes = [
-                journal[at],
-                journal[at + 1],
-                journal[at + 2],
-                journal[at + 3],
-            ];
-            u32::from_be_bytes(bytes)
-        };
-        let (pages_before, sector_bytes, page_bytes) = (word(16), word(20), word(24));
-        let of_database = match u16::from_be_bytes([database[16], database[17]]) {
-            1 => 65_536,
-            bytes => u32::from(bytes),
-        };
-        let is_new = pages_before == 0 && *database == [0; DATABASE_HEADER_BYTES];
-        let is_alike = database.starts_with(DATABASE_MAGIC) && page_bytes == of_database;
-        let is_valid_header = (is_new || is_alike)
-            && (512..=65_536).contains(&page_bytes)
-            && page_bytes.is_power_of_two()
-            && (32..=65_536).contains(&sector_bytes)
-            && sector_bytes.is_power_of_two();
-        if !is_valid_header {
-            Self::Other
-        } else if journal.starts_with(&MAGIC) {
-            Self::Valid
-        } else if journal[..12] == [0; 12] {
-            Self::Prepared
-        } else {
-            Self::Other
-        }
-    }
-}
-
-/// A journal for which a call was answered without a commit.
-#[derive(Clone, Debug)]
-struct Rollback {
-    /// That called.
-    thread: u32,
-    directory: ObjectId,
-    name: Name,
-    database: ObjectId,
-    /// The directory's call has not come yet.
-    awaits_directory: bool,
-    called_at: MonotonicNs,
-}
 
 /// A journal that is about to lose its name or its content.
 #[derive(Clone, Copy, Debug)]
@@ -156,57 +88,6 @@ pub struct SyncCaller<'c> {
     pub thread: u32,
     /// Whether its process has a file locked for writing at [`WRITER_LOCK_AT`].
     pub is_writer: &'c dyn Fn(ObjectId) -> bool,
-}
-
-/// The journals under way.
-#[derive(Debug)]
-pub(super) struct RollbackJournals {
-    under_way: RankedMutex<BTreeMap<ObjectId, Rollback>>,
-    /// Calls that were answered without a commit.
-    ordered: AtomicU64,
-    /// There may be journals of which a predecessor knew.
-    is_inherited: bool,
-}
-
-impl RollbackJournals {
-    /// `is_inherited`: the volume goes on from the state of a killed process.
-    pub(super) fn new(order: Order, is_inherited: bool) -> Self {
-        Self {
-            under_way: RankedMutex::new(order, Rank::RollbackJournals, BTreeMap::new()),
-            ordered: AtomicU64::new(0),
-            is_inherited,
-        }
-    }
-
-    /// How many calls were answered without a commit.
-    pub(super) fn ordered(&self) -> u64 {
-        self.ordered.load(Ordering::Relaxed)
-    }
-
-    /// The journal whose directory this is, if this thread has just begun with it.
-    fn of_directory(
-        &self,
-        id: ObjectId,
-        thread: u32,
-        now: MonotonicNs,
-    ) -> Option<(ObjectId, ObjectId)> {
-        let under_way = self.under_way.lock();
-        let mut all = under_way.iter();
-        let found = all.find(|(_, one)| {
-            one.directory == id
-                && one.awaits_directory
-                && one.thread == thread
-                && now.ms_since(one.called_at) <= PAUSE_MAX_MS
-        });
-        found.map(|(&journal, one)| (journal, one.database))
-    }
-
-    fn of_database(&self, id: ObjectId) -> Option<(ObjectId, Rollback)> {
-        let under_way = self.under_way.lock();
-        let mut all = under_way.iter();
-        let found = all.find(|(_, one)| one.database == id);
-        found.map(|(&journal, one)| (journal, one.clone()))
-    }
 }
 
 impl Volume {

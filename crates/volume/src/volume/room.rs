@@ -2,33 +2,20 @@
 
 use std::sync::atomic::Ordering;
 
-use mobifs_base::{MonotonicNs, SpaceInfo};
+use mobifs_base::MonotonicNs;
 use mobifs_engine::FsError;
 use mobifs_store::StoreError;
 
+use super::errors::store_failed;
 use super::locked_engine::Keeping;
 use super::locks::CommitLock;
-use super::{Shared, Volume, store_failed};
+use super::waiting_commit::CommitWaitingForRoom;
+use super::{Shared, Volume};
 
 /// While a commit waits for room, it is checked this often.
 const LOOK_INTERVAL_MS: u64 = 2_000;
 /// The commit is tried this often although no more room shows: with a quota, room does not show.
 const RETRY_INTERVAL_MS: u64 = 60_000;
-
-/// A commit has failed, or was postponed, because there was no room in the lower filesystem.
-pub(super) struct CommitWaitingForRoom {
-    /// The room at that moment.
-    space: SpaceInfo,
-    failed_at: MonotonicNs,
-    looked_at: MonotonicNs,
-}
-
-impl CommitWaitingForRoom {
-    fn has_more(&self, space: &SpaceInfo) -> bool {
-        space.available_bytes > self.space.available_bytes
-            || space.free_inodes > self.space.free_inodes
-    }
-}
 
 impl Shared {
     /// Updates the engine's view of the room. Reservations are read before the

@@ -4,19 +4,11 @@ use std::sync::atomic::Ordering;
 
 use mobifs_engine::MachineEvent;
 
+use super::Volume;
 use super::locked_engine::LockedEngine;
-use super::{Volume, VolumeError};
+use super::types::{BatterySource, VolumeError};
 use crate::config::check_policy;
 use crate::{AppName, Config, PolicyChange, Rules};
-
-/// A source of the battery's state. It is low if one of them says so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum BatterySource {
-    /// The kernel.
-    Kernel,
-    /// UPower, over the system bus.
-    Upower,
-}
 
 /// Returning less than this does not help against memory pressure.
 const RELIEF_BYTES_MIN: u64 = 1 << 20;

@@ -12,7 +12,9 @@ use std::time::Duration;
 use mobifs_base::ObjectId;
 use mobifs_engine::KernelHeld;
 
-use super::{Shared, Volume, VolumeError};
+use super::locked_engine::LockedEngine;
+use super::types::{KernelCache, VolumeError};
+use super::{Shared, Volume};
 
 /// Objects looked at while the engine is locked once: less than a millisecond.
 const STEP_OBJECTS: usize = 256;
@@ -22,15 +24,6 @@ const ASKED_MAX: usize = 4096;
 const ANSWER_TIME: Duration = Duration::from_millis(20);
 /// Rest after a round in which nothing left memory: all that is there is in use.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The kernel's caches of names and objects, as far as they can be asked to forget.
-pub trait KernelCache: Send + Sync {
-    /// Asks the kernel to forget objects that no program uses. What it forgets it gives back by
-    /// FORGET requests, as it always does; it may forget any part of them, or nothing. Called without
-    /// locks, and by no thread that answers requests: the kernel may wait for requests that are
-    /// under way.
-    fn forget(&self, objects: &[KernelHeld]);
-}
 
 /// What a round did.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -99,7 +92,7 @@ impl Shared {
     }
 
     /// Wakes the trimmer if too much is in memory and it is not at work.
-    pub(super) fn after_crowding(&self, locked: &mut super::LockedEngine<'_>) {
+    pub(super) fn after_crowding(&self, locked: &mut LockedEngine<'_>) {
         if !locked.is_trimming && locked.engine.is_crowded() {
             locked.is_trimming = true;
             if self.has_trimmer.load(Ordering::SeqCst) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mobifs_base::MonotonicNs;
-use mobifs_engine::{FsError, PacingRules};
+use mobifs_engine::{FsError, KernelHeld, PacingRules};
 use mobifs_store::StoreError;
 
 use crate::status::HistoryStatus;
@@ -152,4 +152,22 @@ fn and_others(others: usize) -> String {
         1 => " and of one more app".to_owned(),
         _ => format!(" and of {others} more apps"),
     }
+}
+
+/// A source of the battery's state. It is low if one of them says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BatterySource {
+    /// The kernel.
+    Kernel,
+    /// UPower, over the system bus.
+    Upower,
+}
+
+/// The kernel's caches of names and objects, as far as they can be asked to forget.
+pub trait KernelCache: Send + Sync {
+    /// Asks the kernel to forget objects that no program uses. What it forgets it gives back by
+    /// FORGET requests, as it always does; it may forget any part of them, or nothing. Called without
+    /// locks, and by no thread that answers requests: the kernel may wait for requests that are
+    /// under way.
+    fn forget(&self, objects: &[KernelHeld]);
 }

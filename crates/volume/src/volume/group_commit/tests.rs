@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use mobifs_base::{DeviceNumber, FileKind, PAGE_BYTES};
+use mobifs_base::{DeviceNumber, FileKind, ObjectId, PAGE_BYTES};
 use mobifs_engine::{Caller, NodeSpec, SetIdBits, WriteAt};
 
 use super::super::faulty::Faulty;

@@ -8,12 +8,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use mobifs_base::{DeviceNumber, FileKind, Name, ObjectId};
+use mobifs_base::{DeviceNumber, FileKind, MonotonicNs, Name, ObjectId};
 use mobifs_engine::{AttributeChange, Caller, NodeSpec, RenameMode, SetIdBits, WriteAt};
 use mobifs_store::{MemoryStore, Store as _};
 
 use super::super::faulty::Faulty;
 use super::super::pacing_tests::HandClock;
+use super::header::DATABASE_MAGIC;
+use super::under_way::PAUSE_MAX_MS;
 use super::*;
 use crate::{Arena, Config, Resumption, VolumeOptions};
 
