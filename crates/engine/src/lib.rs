@@ -19,6 +19,7 @@ mod directory;
 mod engine;
 mod error;
 mod inode;
+mod limits;
 mod namespace;
 pub mod persist;
 pub mod policy;
@@ -29,9 +30,10 @@ mod versions;
 
 pub use app::{AppPolicy, AppRules, Class, TopLevelApps};
 pub use engine::{
-    AppStatus, Engine, EngineConfig, EngineStatus, Limits, Overdue, RemovalMemory, SyncPoint,
+    AppStatus, Engine, EngineConfig, EngineStatus, Overdue, RemovalMemory, SyncPoint,
 };
 pub use error::{FsError, Need, Stop};
+pub use limits::Limits;
 /// What a search in a file looks for; see [`Engine::search_content`].
 pub use mobifs_base::{ContentSearch, Whence};
 pub use namespace::{KernelHeld, References, Trimmed};

@@ -27,13 +27,14 @@ use mobifs_base::{MonotonicNs, ObjectId, ObjectInfo};
 
 pub(crate) use commit::object_state;
 pub use commit::{Overdue, SyncPoint};
-pub use limits::{Limits, RemovalMemory};
+pub use limits::RemovalMemory;
 pub use status::{AppStatus, EngineStatus};
 
 use self::commit_size::DurableSyncs;
 use crate::accounting::Accounting;
 use crate::app::AppRules;
 use crate::apps::Apps;
+use crate::limits::Limits;
 use crate::namespace::Namespace;
 use crate::persist::restore::{Parts, restore};
 use crate::persist::save::SaveState;

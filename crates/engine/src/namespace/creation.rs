@@ -9,9 +9,9 @@ use super::Namespace;
 use crate::RESERVED_NAME;
 use crate::acl::{self, Acl};
 use crate::directory::Listing;
-use crate::engine::Limits;
 use crate::error::{FsError, Need, Stop};
 use crate::inode::{Body, Inode, Xattrs};
+use crate::limits::Limits;
 use crate::request::{Caller, Moment, NodeSpec};
 
 /// Owner, mode and ACLs that a new object gets.

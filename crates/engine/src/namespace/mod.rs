@@ -4,6 +4,7 @@ mod apps;
 mod creation;
 mod entries;
 mod eviction;
+mod eviction_log;
 mod loading;
 
 use alloc::boxed::Box;
@@ -16,7 +17,7 @@ use mobifs_base::{FileKind, ObjectId, ObjectInfo};
 pub(crate) use creation::room_of;
 pub(crate) use eviction::OBJECT_MEMORY_BYTES;
 pub use eviction::{KernelHeld, References, Trimmed};
-use loading::EvictionLog;
+use eviction_log::EvictionLog;
 
 use crate::HashMap;
 use crate::directory::{Directory, Listing};

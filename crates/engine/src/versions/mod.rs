@@ -17,10 +17,7 @@ mod read;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use mobifs_base::{
-    ByteRange, ContentSearch, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, Room, TransactionId,
-    Whence, search_layer,
-};
+use mobifs_base::{ByteRange, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, Room, TransactionId};
 
 pub(crate) use change::{Change, ORPHAN};
 pub(crate) use fetched_content::FetchedContent;
@@ -152,7 +149,7 @@ impl PageVersions {
             || self
                 .closed_zeroed
                 .iter()
-                .any(|(_, ranges)| read::range_at(ranges, offset).is_some())
+                .any(|(_, ranges)| range_at(ranges, offset).is_some())
     }
 
     /// Whether an uncommitted change gives back room that a part of `range` has in the lower
@@ -197,11 +194,6 @@ impl PageVersions {
         };
         let mut pages = range.start / PAGE_BYTES_U64..range.end.div_ceil(PAGE_BYTES_U64);
         pages.all(is_whole)
-    }
-
-    /// Looks for the first data or hole from `offset` on in a file of this size.
-    pub(crate) fn search(&self, size: u64, offset: u64, whence: Whence) -> ContentSearch {
-        search_layer(&read::Layer::new(self, size), offset, whence)
     }
 
     /// Memory of versions that are in no transaction.
@@ -689,4 +681,13 @@ impl PageVersions {
         let marked = pages.unsaved.take();
         pages.into_indexes().chain(marked)
     }
+}
+
+/// The range that holds the byte at `offset`, of ranges in order.
+fn range_at(ranges: &[ByteRange], offset: u64) -> Option<ByteRange> {
+    let next = ranges.partition_point(|range| range.end <= offset);
+    ranges
+        .get(next)
+        .copied()
+        .filter(|range| range.start <= offset)
 }

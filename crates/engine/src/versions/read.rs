@@ -2,9 +2,11 @@
 
 use alloc::vec::Vec;
 
-use mobifs_base::{ByteRange, ContentLayer, PAGE_BYTES_U64, Page, PageIndex};
+use mobifs_base::{
+    ContentLayer, ContentSearch, PAGE_BYTES_U64, Page, PageIndex, Whence, search_layer,
+};
 
-use super::PageVersions;
+use super::{PageVersions, range_at};
 
 /// One piece of a [`ReadPlan`]; pieces follow each other without gaps.
 #[derive(Clone, Debug)]
@@ -56,6 +58,11 @@ impl ReadPlan {
 }
 
 impl PageVersions {
+    /// Looks for the first data or hole from `offset` on in a file of this size.
+    pub(crate) fn search(&self, size: u64, offset: u64, whence: Whence) -> ContentSearch {
+        search_layer(&Layer::new(self, size), offset, whence)
+    }
+
     /// Plans a read of a range that ends with the file at the latest.
     pub(crate) fn read_plan(&self, offset: u64, length: usize) -> ReadPlan {
         let mut plan = ReadPlan {
@@ -95,13 +102,13 @@ impl PageVersions {
 }
 
 /// The content in memory of a file of this size, over the store's.
-pub(super) struct Layer<'a> {
+struct Layer<'a> {
     versions: &'a PageVersions,
     size: u64,
 }
 
 impl<'a> Layer<'a> {
-    pub(super) const fn new(versions: &'a PageVersions, size: u64) -> Self {
+    const fn new(versions: &'a PageVersions, size: u64) -> Self {
         Self { versions, size }
     }
 }
@@ -150,13 +157,4 @@ impl ContentLayer for Layer<'_> {
         });
         closed.chain(open).map(|range| range.start).min()
     }
-}
-
-/// The range that holds the byte at `offset`, of ranges in order.
-pub(super) fn range_at(ranges: &[ByteRange], offset: u64) -> Option<ByteRange> {
-    let next = ranges.partition_point(|range| range.end <= offset);
-    ranges
-        .get(next)
-        .copied()
-        .filter(|range| range.start <= offset)
 }

@@ -7,6 +7,7 @@
 mod activity;
 mod bursts;
 mod history;
+mod name;
 mod recent;
 mod rules;
 mod state_machine;
@@ -16,6 +17,7 @@ use mobifs_base::MonotonicNs;
 
 pub use activity::{RESPONSE_NS, UserActivity, UserState};
 pub use bursts::{BURST_NS, BURST_PAUSE_NS, BURST_REQUESTS, Bursts};
+pub use name::PredictorName;
 pub use recent::{LastAverage, LastMinimum};
 pub use rules::{
     HISTORY_MAX, INITIAL_INTERVAL_MAX_NS, PredictionRules, TIMEOUT_FACTOR_MAX, TOUCH_GAP_MAX_NS,
@@ -59,35 +61,4 @@ pub trait IntervalPredictor: Send {
     /// The interval that is predicted at the moment; none while the user is expected to
     /// go on, or when it has passed.
     fn predict(&self, now: MonotonicNs) -> Option<Prediction>;
-}
-
-/// The predictors by name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PredictorName {
-    /// [`StateMachine`].
-    #[default]
-    StateMachine,
-    /// [`LastMinimum`].
-    LastMin,
-    /// [`LastAverage`].
-    LastAverage,
-}
-
-impl PredictorName {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::StateMachine, Self::LastMin, Self::LastAverage];
-
-    /// The name, as configurations write it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::StateMachine => "state-machine",
-            Self::LastMin => "last-min",
-            Self::LastAverage => "last-average",
-        }
-    }
-
-    /// The predictor of this name; none if there is none.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.as_str() == name)
-    }
 }

@@ -5,14 +5,15 @@
 //! all ([`Pacing`](crate::Pacing)).
 
 mod fifo;
+mod name;
 mod queues;
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use mobifs_base::{AppId, TransactionId};
 
 pub use fifo::Fifo;
+pub use name::SchedulerName;
 pub use queues::{SKIPS_MAX, ThreeQueues};
 
 /// A closed transaction that waits for its commit.
@@ -86,40 +87,4 @@ pub trait TransactionScheduler: Send {
     /// The ones to commit now, in this order. `waiting` is in the order of closing; of
     /// each app the answer holds the first ones, in that order.
     fn choose(&mut self, waiting: &[Waiting], round: &Round) -> Vec<TransactionId>;
-}
-
-/// The schedulers by name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SchedulerName {
-    /// [`ThreeQueues`].
-    #[default]
-    Queues,
-    /// [`Fifo`].
-    Fifo,
-}
-
-impl SchedulerName {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Queues, Self::Fifo];
-
-    /// The name, as configurations write it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Queues => "queues",
-            Self::Fifo => "fifo",
-        }
-    }
-
-    /// The scheduler of this name; none if there is none.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.as_str() == name)
-    }
-
-    /// A scheduler that has skipped nothing yet.
-    pub fn begin(self) -> Box<dyn TransactionScheduler> {
-        match self {
-            Self::Queues => Box::new(ThreeQueues::default()),
-            Self::Fifo => Box::new(Fifo),
-        }
-    }
 }

@@ -11,79 +11,19 @@
 //!
 //! [`Accounting::check`] asserts that where a transaction closes and where it is committed.
 
+mod charge;
+
 use mobifs_base::codec::{COUNT_MAX, CodecError};
 use mobifs_base::{FullDisk, Room, SpaceInfo};
+
+pub(crate) use charge::{Charge, Charged};
+use charge::{add, take};
 
 use crate::persist::RestartImageError;
 use crate::transactions::{ClosedTransaction, OpenTransaction, Transactions};
 
 /// The memory charged for a changed object or directory entry.
 pub(crate) const ENTRY_BYTES: u64 = 512;
-
-/// An amount to charge or to refund.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Charge {
-    /// Memory.
-    pub(crate) memory_bytes: u64,
-    /// Room in the lower filesystem.
-    pub(crate) room: Room,
-}
-
-impl Charge {
-    /// A charge of memory and room.
-    pub(crate) const fn of(memory_bytes: u64, room: Room) -> Self {
-        Self { memory_bytes, room }
-    }
-
-    /// A charge of memory alone.
-    pub(crate) const fn memory(memory_bytes: u64) -> Self {
-        Self::of(memory_bytes, Room::NONE)
-    }
-
-    /// A charge of room alone.
-    pub(crate) const fn room(room: Room) -> Self {
-        Self::of(0, room)
-    }
-}
-
-/// The charge of one transaction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Charged(Charge);
-
-impl Charged {
-    /// The charge in a restart image.
-    pub(crate) const fn restored(charge: Charge) -> Self {
-        Self(charge)
-    }
-
-    /// Memory of its pages and entries.
-    pub(crate) const fn memory_bytes(&self) -> u64 {
-        self.0.memory_bytes
-    }
-
-    /// Room it will need in the lower filesystem at most.
-    pub(crate) const fn room(&self) -> Room {
-        self.0.room
-    }
-
-    /// Adds the charge of a transaction that joins this one; the sum over all is unchanged.
-    pub(crate) fn absorb(&mut self, other: Self) {
-        add(&mut self.0.memory_bytes, other.0.memory_bytes);
-        self.0.room.charge(other.0.room);
-    }
-}
-
-/// Adds to a count of bytes in memory.
-fn add(sum: &mut u64, more: u64) {
-    debug_assert!(sum.checked_add(more).is_some(), "{sum} + {more} overflows");
-    *sum = sum.saturating_add(more);
-}
-
-/// Subtracts from a count what was added to it before.
-fn take(sum: &mut u64, less: u64) {
-    debug_assert!(*sum >= less, "{less} is refunded of {sum}");
-    *sum = sum.saturating_sub(less);
-}
 
 /// Whether the lower filesystem has room for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
