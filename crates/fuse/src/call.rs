@@ -1,10 +1,10 @@
-//! One request on its way to its answer.
+//! One request on its way to its answer ([`Reply`](crate::Reply)).
 
 use std::cell::Cell;
 
 use crate::delivery::Delivery;
+use crate::message::invalidate_attributes;
 use crate::protocol::RequestHeader;
-use crate::reply::{Reply, invalidate_attributes};
 use crate::request::{Operation, Request};
 use crate::transport::Transport;
 
@@ -56,16 +56,6 @@ impl<'a> Call<'a> {
     /// lies.
     pub const fn slot(&self) -> Option<usize> {
         self.slot
-    }
-
-    /// For answering the request.
-    pub fn reply(&self) -> Reply<'_> {
-        debug_assert!(
-            self.delivery.get() == Delivery::Pending,
-            "request {} is answered twice",
-            self.header().unique
-        );
-        Reply::new(self)
     }
 
     /// Where the answer is.

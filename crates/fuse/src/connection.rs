@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::reply::{self, invalidate_entry};
-use crate::shared::Shared;
+use crate::link::Link;
+use crate::message;
 
 /// The first minor version of the protocol that has FUSE_NOTIFY_PRUNE (Linux 6.18).
 const PRUNE_MINOR: u32 = 45;
@@ -14,7 +14,7 @@ const PRUNE_MINOR: u32 = 45;
 /// A session's connection with the kernel, from any thread; it does not keep the session alive.
 #[derive(Clone)]
 pub struct Connection {
-    session: Weak<Shared>,
+    link: Weak<Link>,
 }
 
 impl std::fmt::Debug for Connection {
@@ -24,9 +24,9 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(session: &Arc<Shared>) -> Self {
+    pub(crate) fn new(link: &Arc<Link>) -> Self {
         Self {
-            session: Arc::downgrade(session),
+            link: Arc::downgrade(link),
         }
     }
 
@@ -34,12 +34,12 @@ impl Connection {
     /// false if it cannot (before Linux 6.18), or the session has ended. It takes no lock that a
     /// request under way may hold.
     pub fn prune(&self, nodes: &[u64]) -> bool {
-        let Some(session) = self.session.upgrade() else {
+        let Some(link) = self.link.upgrade() else {
             return false;
         };
-        let can = session.negotiated.minor >= PRUNE_MINOR;
+        let can = link.negotiated.minor >= PRUNE_MINOR;
         if can {
-            reply::prune(&session.transport, nodes);
+            message::prune(&link.transport, nodes);
         }
         can
     }
@@ -48,16 +48,16 @@ impl Connection {
     /// the lock of the directory for it, so a handler must not call this: it may answer a
     /// request that holds the lock.
     pub fn invalidate_entry(&self, parent: u64, name: &[u8]) {
-        if let Some(session) = self.session.upgrade() {
-            invalidate_entry(&session.transport, parent, name);
+        if let Some(link) = self.link.upgrade() {
+            message::invalidate_entry(&link.transport, parent, name);
         }
     }
 
     /// For answering `unique` later.
     pub(crate) fn defer(&self, unique: u64) -> Option<DeferredReply> {
-        let session = self.session.upgrade()?;
-        (!session.buffers.outlive_process()).then_some(DeferredReply {
-            session,
+        let link = self.link.upgrade()?;
+        (!link.requests_outlive_process).then_some(DeferredReply {
+            link,
             unique,
             is_sent: false,
         })
@@ -66,7 +66,7 @@ impl Connection {
 
 /// An answer that another thread sends. Sent exactly once: dropped unsent, it fails with `EIO`.
 pub struct DeferredReply {
-    session: Arc<Shared>,
+    link: Arc<Link>,
     unique: u64,
     is_sent: bool,
 }
@@ -98,7 +98,7 @@ impl DeferredReply {
     fn send(&mut self, error: i32, payload: &[u8]) {
         debug_assert!(!self.is_sent, "request {} is answered twice", self.unique);
         self.is_sent = true;
-        reply::send(&self.session.transport, self.unique, error, payload);
+        message::send(&self.link.transport, self.unique, error, payload);
     }
 }
 

@@ -23,6 +23,8 @@ mod dispatcher;
 mod error;
 mod filesystem;
 mod in_flight;
+mod link;
+mod message;
 mod mount;
 mod negotiation;
 mod observer;

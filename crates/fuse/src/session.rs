@@ -14,12 +14,13 @@ use crate::dispatcher::Dispatcher;
 use crate::error::SessionError;
 use crate::filesystem::Filesystem;
 use crate::in_flight::{RequestBuffers, RequestLedger};
+use crate::link::Link;
+use crate::message;
 use crate::mount::{self, MountError, UnmountError};
 use crate::negotiation::{Answer, DirectIo, Negotiated, negotiate};
 use crate::observer::RequestObserver;
 use crate::options::MountOptions;
 use crate::protocol::REQUEST_BUFFER_BYTES;
-use crate::reply;
 use crate::request::{Operation, Request};
 use crate::shared::Shared;
 use crate::transport::{DeviceTransport, Transport};
@@ -146,18 +147,22 @@ impl Session {
         options: &MountOptions,
         hooks: SessionHooks,
     ) -> Self {
+        let buffers = RequestBuffers::new(hooks.ledger);
         let shared = Arc::new(Shared {
             connection: connection_of(&transport, &mountpoint),
-            transport,
+            link: Arc::new(Link {
+                transport,
+                negotiated,
+                requests_outlive_process: buffers.outlive_process(),
+            }),
             dispatcher: Dispatcher::new(filesystem, hooks.observer),
-            negotiated,
             placement: options.workers,
-            buffers: RequestBuffers::new(hooks.ledger),
+            buffers,
             mountpoint,
             aborted: AtomicBool::new(false),
         });
         let filesystem = shared.dispatcher.filesystem();
-        filesystem.connected(Connection::new(&shared));
+        filesystem.connected(Connection::new(&shared.link));
         Self {
             shared,
             sync_reaches,
@@ -166,7 +171,7 @@ impl Session {
 
     /// What both sides agreed on; a successor of this process needs it.
     pub fn negotiated(&self) -> Negotiated {
-        self.shared.negotiated
+        self.shared.link.negotiated
     }
 
     /// Whether `sync(2)` and `syncfs(2)` reach this mount. Where they do not, only
@@ -189,7 +194,7 @@ impl Session {
 
     /// The connection with the kernel; it lives as long as any process holds it.
     pub fn device(&self) -> BorrowedFd<'_> {
-        self.shared.transport.as_fd()
+        self.shared.link.transport.as_fd()
     }
 
     /// Answers requests until the mount is ended, by this process or another one.
@@ -269,18 +274,18 @@ fn first_exchange(
         let request = Request::parse(&buffer[..length], false)
             .map_err(|_| MountError::Handshake(Errno::PROTO))?;
         let unique = request.header.unique;
-        let refuse = |errno: Errno| reply::send(transport, unique, -errno.raw_os_error(), &[]);
+        let refuse = |errno: Errno| message::send(transport, unique, -errno.raw_os_error(), &[]);
         let Operation::Init(init) = request.operation else {
             refuse(Errno::IO);
             return Err(MountError::Handshake(Errno::PROTO));
         };
         match negotiate(&init, direct_io) {
             Answer::Negotiated(negotiated, answer) => {
-                reply::send(transport, unique, 0, answer.as_bytes());
+                message::send(transport, unique, 0, answer.as_bytes());
                 return Ok(negotiated);
             }
             Answer::AskAgain(answer) => {
-                reply::send(transport, unique, 0, answer.as_bytes());
+                message::send(transport, unique, 0, answer.as_bytes());
             }
             Answer::TooOld => {
                 refuse(Errno::PROTO);

@@ -1,20 +1,19 @@
 //! What the threads of a session share.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::dispatcher::Dispatcher;
 use crate::in_flight::RequestBuffers;
+use crate::link::Link;
 use crate::mount::{self, UnmountError};
-use crate::negotiation::Negotiated;
 use crate::options::WorkerPlacement;
-use crate::transport::DeviceTransport;
 
 /// What a session and its handles share.
 pub(crate) struct Shared {
-    pub(crate) transport: DeviceTransport,
+    pub(crate) link: Arc<Link>,
     pub(crate) dispatcher: Dispatcher,
-    pub(crate) negotiated: Negotiated,
     pub(crate) placement: WorkerPlacement,
     pub(crate) buffers: RequestBuffers,
     pub(crate) mountpoint: PathBuf,

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::answer::{Answer, Wanted};
 use super::listing::listing;
-use super::{Clear, FileServer, Incarnation};
+use super::server::{Clear, FileServer, Incarnation};
 use crate::call::Call;
 use crate::connection::Connection;
 use crate::filesystem::Filesystem;

@@ -12,7 +12,7 @@ use crate::dispatcher::Dispatcher;
 use crate::error::SessionError;
 use crate::filesystem::SCRATCH_BYTES;
 use crate::in_flight::{RequestBuffer, RequestSlot};
-use crate::reply;
+use crate::message;
 use crate::request::{Malformed, Request};
 use crate::transport::{RecordedTransport, Transport};
 
@@ -112,7 +112,7 @@ impl Workers {
 
     /// Waits for the next request and reads it.
     fn next(&self, number: usize, buffer: &mut [u8]) -> Result<(usize, Arrival), Errno> {
-        let transport = &self.shared.transport;
+        let transport = &self.shared.link.transport;
         let mut arrival = Arrival::Local;
         loop {
             if !self.leadership.may_poll(number) {
@@ -143,7 +143,7 @@ impl Workers {
         let since = Instant::now();
         let mut now = since;
         loop {
-            if let Some(length) = self.shared.transport.try_receive(buffer)? {
+            if let Some(length) = self.shared.link.transport.try_receive(buffer)? {
                 return Ok(Some(length));
             }
             if now - since >= SPIN || self.leadership.is_suspended() {
@@ -172,7 +172,7 @@ impl Workers {
         arrival: Arrival,
         scratch: &mut [u8],
     ) -> bool {
-        let transport = &self.shared.transport;
+        let transport = &self.shared.link.transport;
         let (bytes, slot) = buffer.request(length);
         let Some(request) = self.parse(bytes, slot) else {
             return true;
@@ -194,7 +194,7 @@ impl Workers {
 
     /// Answers the request that a predecessor left in this slot; false if that panicked.
     fn finish_one(&self, slot: &dyn RequestSlot, scratch: &mut [u8]) -> bool {
-        let transport = &self.shared.transport;
+        let transport = &self.shared.link.transport;
         let Some(length) = slot.in_flight_bytes() else {
             return true;
         };
@@ -221,7 +221,7 @@ impl Workers {
 
     /// The request in these bytes; a malformed one is answered here.
     fn parse<'a>(&self, bytes: &'a [u8], slot: Option<&dyn RequestSlot>) -> Option<Request<'a>> {
-        let error = match Request::parse(bytes, self.shared.negotiated.set_xattr_extended()) {
+        let error = match Request::parse(bytes, self.shared.link.negotiated.set_xattr_extended()) {
             Ok(request) => return Some(request),
             Err(error) => error,
         };
@@ -243,11 +243,11 @@ impl Workers {
     }
 
     fn refuse_malformed(&self, unique: u64, slot: Option<&dyn RequestSlot>) {
-        let device = &self.shared.transport;
+        let device = &self.shared.link.transport;
         let errno = -Errno::INVAL.raw_os_error();
         match slot {
-            None => reply::send(device, unique, errno, &[]),
-            Some(slot) => reply::send(&RecordedTransport::new(device, slot), unique, errno, &[]),
+            None => message::send(device, unique, errno, &[]),
+            Some(slot) => message::send(&RecordedTransport::new(device, slot), unique, errno, &[]),
         };
     }
 
