@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 mod archive;
+mod at;
 mod btrfs;
 mod keeper;
 pub mod restore;
@@ -14,8 +15,9 @@ mod snapshot;
 mod time;
 
 pub use archive::{Archive, ArchiveError, NoStandstill, Standstill, Taken};
+pub use at::{At, AtError};
 pub use btrfs::Subvolume;
 pub use keeper::{Done, KeepRules, Keeper};
 pub use retention::Retention;
 pub use snapshot::Snapshot;
-pub use time::{Age, AgeError, At, AtError, WallTime};
+pub use time::{Age, AgeError, WallTime};

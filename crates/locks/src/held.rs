@@ -1,6 +1,6 @@
 //! Which locks a thread holds.
 
-use crate::Rank;
+use crate::rank::Rank;
 
 /// The locks of one instance: only these are in an order with each other. (A test may open a second
 /// store in the middle of a call that the first one makes to its lower filesystem.)

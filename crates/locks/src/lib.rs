@@ -9,22 +9,14 @@
 //! kind composes [`Held`] and [`Ranked`] itself.
 
 mod held;
+mod rank;
 
-use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub use held::{Held, Order};
-
-/// The place of a lock in the order of its instance.
-pub trait Rank: Copy + Debug {
-    /// A thread takes a lock only if this is higher than that of all locks it holds.
-    fn place(self) -> u8;
-
-    /// The name for the message of a check that fails.
-    fn name(self) -> &'static str;
-}
+pub use rank::Rank;
 
 /// A guard of a lock with a rank.
 #[derive(Debug)]

@@ -6,20 +6,14 @@ use std::os::fd::BorrowedFd;
 use mobifs_steered::MappedFiles;
 use rustix::io::Errno;
 
+use crate::call::{SavedErrno, borrowed, fail, uninterrupted};
+use crate::decisions::decisions;
 use crate::mappings::may_store;
 use crate::next::{self, Next};
-use crate::state::{SavedErrno, decisions, fail, uninterrupted};
 
 const MOUNT_TABLE: &std::ffi::CStr = c"/proc/self/mountinfo";
 const DURABLE_WRITE: c_int = libc::RWF_DSYNC | libc::RWF_SYNC;
 const RANGE_FLAGS: c_uint = 7;
-
-/// A descriptor that a program has passed.
-pub(crate) fn borrowed(number: c_int) -> Option<BorrowedFd<'static>> {
-    // SAFETY: the program says that it is open for the time of the call; if it is not, the kernel
-    // refuses each use.
-    (number >= 0).then(|| unsafe { BorrowedFd::borrow_raw(number) })
-}
 
 /// What a call for durability answers at once, if it does.
 fn answer(number: c_int) -> Option<c_int> {

@@ -9,7 +9,9 @@
 //! has on the file.
 //! What does not come by here, as static programs and direct system calls, the supervisor sees.
 
+mod call;
+mod decisions;
 pub mod descriptors;
+mod load;
 pub mod mappings;
 mod next;
-mod state;

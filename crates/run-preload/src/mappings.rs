@@ -13,8 +13,8 @@ use mobifs_steered::{MAPPING_FLAG_ENVIRONMENT, MappedFiles, MappingFlag, is_orde
 use rustix::fs::{OFlags, fcntl_getfl, readlinkat_raw};
 use rustix::io::Errno;
 
-use crate::descriptors::borrowed;
-use crate::state::{SavedErrno, decisions, fail};
+use crate::call::{SavedErrno, borrowed, fail};
+use crate::decisions::decisions;
 
 /// `MAP_SHARED`, and the bit that `MAP_SHARED_VALIDATE` has as well.
 const SHARED: c_int = libc::MAP_SHARED;

@@ -15,7 +15,7 @@ use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
 use mobifs_host::Descent;
 
-use super::RestoreError;
+use super::error::RestoreError;
 use super::metadata::{self, Entry, Refused, libc_mode};
 use super::removal::c_name;
 use crate::btrfs::EMPTY_SUBVOLUME_INODE;
