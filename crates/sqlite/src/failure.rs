@@ -222,6 +222,9 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// A database that is opened without a name.
+    pub(crate) const NO_NAME: Self = Self::Misuse("a database needs a file name");
+
     /// For `map_err` on a system call.
     pub(crate) fn system<E: Into<std::io::Error>>(
         action: impl Into<String>,

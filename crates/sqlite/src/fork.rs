@@ -20,32 +20,36 @@ impl Generation {
         Self(GENERATION.load(Ordering::Relaxed))
     }
 
+    /// This process is a child that was just forked.
+    pub(crate) fn begin() {
+        GENERATION.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Whether this is still that process.
     pub(crate) fn is_current(self) -> bool {
         self == Self::current()
     }
 }
 
-extern "C" fn before() {
-    crate::registry::hold();
+/// What is done at a fork: before it, and after it in the parent and in the child.
+pub(crate) struct Handlers {
+    pub(crate) before: extern "C" fn(),
+    pub(crate) in_parent: extern "C" fn(),
+    pub(crate) in_child: extern "C" fn(),
 }
 
-extern "C" fn after_in_parent() {
-    crate::registry::release();
-}
-
-extern "C" fn after_in_child() {
-    GENERATION.fetch_add(1, Ordering::Relaxed);
-    crate::registry::release();
-}
-
-/// From now on forks are noticed. No thread forks while a database is being opened or closed.
-pub(crate) fn watch() {
+/// From now on forks are noticed. The handlers are functions of this library that do nothing but
+/// change atomics and locks that allocate nothing; only the first call has an effect.
+pub(crate) fn watch(handlers: &Handlers) {
     WATCH.call_once(|| {
         // SAFETY: the handlers are functions of this library, which stays loaded, and do
         // nothing but change an atomic and a lock that allocates nothing.
         let result = unsafe {
-            libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child))
+            libc::pthread_atfork(
+                Some(handlers.before),
+                Some(handlers.in_parent),
+                Some(handlers.in_child),
+            )
         };
         if result != 0 {
             tracing::error!(

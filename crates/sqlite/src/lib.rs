@@ -18,6 +18,7 @@
 #![deny(unsafe_code)]
 
 mod database;
+mod descriptors;
 mod failure;
 #[expect(unsafe_code, reason = "handlers of fork(2) are C functions")]
 mod fork;
@@ -30,8 +31,9 @@ mod registry;
 pub mod simulation;
 
 pub use failure::{Failure, forget_last_error, last_error};
+pub use interface::app_data::NAME;
 pub use interface::host::{Host, RegisterError};
-pub use interface::vfs::{NAME, load_extension, register_with};
+pub use interface::vfs::{load_extension, register_with};
 
 /// Makes the VFS `mobifs` known to the SQLite that this program is linked with.
 ///

@@ -12,7 +12,7 @@ use crate::database::finish;
 use crate::database::lower_file::FileIdentity;
 use crate::database::{Database, OpenRequest, OpenedBy};
 use crate::failure::Failure;
-use crate::fork::{self, Generation};
+use crate::fork::{self, Generation, Handlers};
 
 /// What distinguishes databases.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -105,8 +105,20 @@ impl Table {
 /// Held while a database is opened or closed, and while the process forks.
 static DATABASES: Mutex<Option<Table>> = Mutex::new(None);
 
+/// No thread forks while a database is being opened or closed.
+const AT_FORK: Handlers = Handlers {
+    before: hold,
+    in_parent: release,
+    in_child: begin_child,
+};
+
+extern "C" fn begin_child() {
+    Generation::begin();
+    release();
+}
+
 /// Keeps all threads from opening or closing databases until [`release`].
-pub(crate) fn hold() {
+extern "C" fn hold() {
     std::mem::forget(DATABASES.lock());
 }
 
@@ -115,7 +127,7 @@ pub(crate) fn hold() {
     unsafe_code,
     reason = "a lock is released in another function than it was taken in"
 )]
-pub(crate) fn release() {
+extern "C" fn release() {
     // SAFETY: this thread, or the one that forked, has taken it in `hold`.
     unsafe { DATABASES.force_unlock() };
 }
@@ -251,7 +263,7 @@ pub(crate) struct Databases {
 impl Databases {
     /// No other thread opens or closes a database as long as this exists.
     pub(crate) fn lock() -> Self {
-        fork::watch();
+        fork::watch(&AT_FORK);
         let empty = || Table {
             slots: HashMap::new(),
             paths: HashMap::new(),

@@ -12,6 +12,7 @@ pub(crate) mod lower_file;
 mod open;
 mod rollback_reserve;
 pub(crate) mod shared_memory;
+pub(crate) mod sqlite;
 pub(crate) mod write_coalescing;
 
 use std::collections::HashMap;
@@ -29,22 +30,20 @@ use parking_lot::{Mutex, RwLock};
 use crate::database::arena_file::ArenaFile;
 use crate::database::database_file::DatabaseFile;
 use crate::database::durability::TransactionSyncs;
-use crate::database::finish::Sqlite;
 use crate::database::header::{Beginning, HEADER_BYTES, MARK_PLACE};
 use crate::database::locks::{ConnectionId, Locks};
 use crate::database::lower_file::{Candidate, FileIdentity};
 use crate::database::open::Opener;
 use crate::database::rollback_reserve::RollbackReserve;
 use crate::database::shared_memory::SharedMemory;
+use crate::database::sqlite::Sqlite;
 use crate::database::write_coalescing::{
     CoalescedFile, CoalescedWrites, WriteClassifier, WriteRole,
 };
 use crate::failure::Failure;
 use crate::fork::Generation;
-use crate::limits;
 use crate::options::Options;
-
-pub(crate) const NO_NAME: Failure = Failure::Misuse("a database needs a file name");
+use crate::{descriptors, limits};
 
 /// Who opens a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +116,7 @@ impl Database {
     /// [`Failure`]; the database is as it was.
     pub(crate) fn open(request: &OpenRequest<'_>) -> Result<Self, Failure> {
         let path = request.path;
-        limits::require_descriptors()?;
+        descriptors::require_descriptors()?;
         let file_bytes_max = limits::file_bytes_max();
         let config = request.options.config(
             // With a lower limit it is not opened.
@@ -176,7 +175,7 @@ impl Database {
         volume: Arc<Volume>,
         file: Box<dyn DatabaseFile>,
     ) -> Result<Self, Failure> {
-        let name = path.file_name().ok_or(NO_NAME)?;
+        let name = path.file_name().ok_or(Failure::NO_NAME)?;
         let main = volume.lookup(ObjectId::ROOT, name.as_bytes())?;
         let database = Self {
             path: path.to_owned(),

@@ -14,12 +14,11 @@ use mobifs_volume::{
 };
 use rustix::process::Uid;
 
-use crate::database::NO_NAME;
 use crate::database::arena_file::{self, ArenaFile, ArenaUser, Found};
 use crate::database::companion_name;
-use crate::database::finish::{Sqlite, Unrecovered};
 use crate::database::header::Beginning;
 use crate::database::lower_file::LowerFile;
+use crate::database::sqlite::{Sqlite, Unrecovered};
 use crate::failure::Failure;
 
 /// A store that is open, and the volume over it.
@@ -41,7 +40,7 @@ impl<'a> Opener<'a> {
         warn: &'a dyn Fn(&str),
     ) -> Result<Self, Failure> {
         let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(NO_NAME);
+            return Err(Failure::NO_NAME);
         };
         Ok(Self {
             path,

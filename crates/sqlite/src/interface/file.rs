@@ -7,10 +7,10 @@ use crate::database::locks::Level;
 use crate::database::shared_memory::Change;
 use crate::failure::{Failure, remember};
 use crate::interface::abi::{self, Code, File, IoMethods};
+use crate::interface::app_data::NAME;
 use crate::interface::host::Host;
 use crate::interface::opened_file::{CHARACTERISTICS, OpenedFile};
 use crate::interface::pragma;
-use crate::interface::vfs::NAME;
 use crate::interface::vfs_choice::DeferredOpen;
 use crate::limits::SignalHeldBack;
 

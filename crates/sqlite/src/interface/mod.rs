@@ -7,6 +7,8 @@
 
 pub(crate) mod abi;
 #[expect(unsafe_code, reason = "SQLite's C interface")]
+pub(crate) mod app_data;
+#[expect(unsafe_code, reason = "SQLite's C interface")]
 pub(crate) mod base_file;
 #[expect(unsafe_code, reason = "SQLite's C interface")]
 pub(crate) mod file;

@@ -288,7 +288,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::database::finish::{Sqlite, Unrecovered};
+    use crate::database::sqlite::{Sqlite, Unrecovered};
     use crate::database::{OpenRequest, OpenedBy};
     use crate::options::Options;
     use crate::registry::Databases;

@@ -10,10 +10,12 @@ use mobifs_store::StoreScope;
 
 use crate::database::companion_name::Companion;
 use crate::database::durability;
-use crate::database::finish::{Sqlite, Unrecovered, super_journal_in};
+use crate::database::finish::super_journal_in;
+use crate::database::sqlite::{Sqlite, Unrecovered};
 use crate::database::{OpenRequest, OpenedBy};
 use crate::failure::{Failure, last_error, remember};
 use crate::interface::abi::{self, Code, File, Vfs};
+use crate::interface::app_data::{AppData, NAME};
 use crate::interface::base_file::OwnFile;
 use crate::interface::file::{self, OurFile, State};
 use crate::interface::host::{Host, RegisterError};
@@ -21,36 +23,6 @@ use crate::interface::opened_file::{OpenedFile, Role};
 use crate::interface::vfs_choice::{self, MainRequest, Opening};
 use crate::options::Options;
 use crate::registry::{Databases, Found, Lease};
-
-/// Name of the VFS.
-pub const NAME: &CStr = c"mobifs";
-
-/// What the VFS needs to do its work; never given back.
-#[derive(Debug)]
-pub(crate) struct AppData {
-    pub(crate) host: Host,
-    /// SQLite's own VFS, for everything that is not a database or its companion.
-    pub(crate) base: *mut Vfs,
-}
-
-// SAFETY: SQLite calls a VFS from any thread; it stays registered and does not change.
-unsafe impl Send for AppData {}
-// SAFETY: as above.
-unsafe impl Sync for AppData {}
-
-impl AppData {
-    /// Opens a database through a VFS, runs statements and closes it.
-    fn run(&self, path: &Path, vfs: &CStr, statements: &CStr) -> Result<(), Unrecovered> {
-        let name = CString::new(path.as_os_str().as_bytes());
-        let name = name.map_err(|_| Unrecovered::Code(abi::MISUSE))?;
-        match self.host.run(&name, vfs, statements) {
-            Ok(()) => Ok(()),
-            Err(code) if code & 0xff == abi::BUSY => Err(Unrecovered::Busy),
-            Err(code) if code & 0xff == abi::FULL => Err(Unrecovered::Full),
-            Err(code) => Err(Unrecovered::Code(code)),
-        }
-    }
-}
 
 /// Reads the database, so that its journal is rolled back, and brings its log into it.
 const RECOVER: &CStr = c"SELECT count(*) FROM sqlite_master; PRAGMA wal_checkpoint(TRUNCATE)";
