@@ -9,12 +9,11 @@ use std::collections::BTreeMap;
 
 use mobifs_base::{Entry, FileKind, Name, ObjectId, Page, PageIndex};
 use mobifs_store::lower::{Create, Lower as _};
-use mobifs_store::salvage::{Survey, salvage};
 use mobifs_store::{Gate, JournalStore, Store as _, inspect};
 use mobifs_testkit::crash::{CrashHandle, CrashLower, Fate};
 use mobifs_testkit::entries::plain_file;
 
-use super::salvage::{BLOCK, OPTIONS, child, commit, damage, open, salvaged};
+use super::salvage::{BLOCK, child, commit, damage, open, salvaged};
 
 /// One bit apart, as a damaged name may be.
 const DIRECTORIES: [&str; 3] = ["calm", "photos", "qhotos"];
