@@ -9,7 +9,7 @@
 //! * *Executed, with an outcome.* It is answered from the outcome and the objects' present state.
 //!   No other program can have changed what the sender must see: for the rest of the system, the
 //!   request ended now. The second part of requests of two parts (an `O_SYNC` write commits, a
-//!   write by an unprivileged caller notifies the kernel of lost set-id bits, the removal of a
+//!   write by an unprivileged caller notifies the kernel of lost set-id bits, the end of a
 //!   rollback journal commits) is repeated; doing it twice is as good as once.
 //! * *Not executed.* It is executed. An execution that failed has changed nothing, and its error
 //!   was recorded before the kernel learned of it, so a request whose sender may know the error is
@@ -26,8 +26,9 @@
 //!
 //! # Requests of several calls
 //!
-//! WRITE with `O_SYNC`, WRITE that takes set-id bits away, UNLINK and RENAME of a rollback journal:
-//! one change, then what can be repeated. COPY_FILE_RANGE: a read, then one change that copies and takes the bits away.
+//! WRITE with `O_SYNC`, WRITE that takes set-id bits away, UNLINK and RENAME of a rollback journal, SETATTR that
+//! cuts one off: one change, then what can be repeated. COPY_FILE_RANGE: a read, then one change that copies and takes
+//! the bits away.
 //! FALLOCATE: two changes, each of which may be repeated; the first one's outcome says no
 //! more than that it was done. READDIRPLUS and the number of `..`: references, see above.
 //! BATCH_FORGET: see above. RELEASE: none. All others are one call.
@@ -35,7 +36,9 @@
 use std::collections::BTreeMap;
 
 use mobifs_base::ObjectId;
-use mobifs_fuse::protocol::{EntryReply, ForgetOne, WriteArgs, WriteReply, syscall, write};
+use mobifs_fuse::protocol::{
+    EntryReply, ForgetOne, SetAttrArgs, WriteArgs, WriteReply, set_attr, syscall, write,
+};
 use mobifs_fuse::{Call, Delivery, Operation, forget_entries};
 use mobifs_volume::{InFlightRequest, Node};
 use rustix::io::Errno;
@@ -100,9 +103,12 @@ impl Adapter {
                 }
                 answer(call, changed, |r, ()| r.done())
             }
-            Operation::SetAttr(_) => answer(call, node(object(call)), |r, node: Node| {
-                r.value(&self.attr_reply(&node))
-            }),
+            Operation::SetAttr(args) => {
+                let node = self
+                    .truncate_again(call, args)
+                    .and_then(|()| node(object(call)));
+                answer(call, node, |r, node: Node| r.value(&self.attr_reply(&node)))
+            }
             Operation::TmpFile(_) => match node(ObjectId(outcome)) {
                 Ok(node) => self.send_unnamed(&node, call),
                 Err(errno) => call.reply().error(errno),
@@ -134,6 +140,20 @@ impl Adapter {
             .iter()
             .try_for_each(|&(directory, name)| self.volume.end_rollback_again(directory, name));
         self.after_removal(committed, &names)
+    }
+
+    /// What follows a change of attributes that may have cut off a rollback journal.
+    fn truncate_again(&self, call: &Call<'_>, args: &SetAttrArgs) -> Outcome<()> {
+        if args.valid & set_attr::SIZE == 0 {
+            return Ok(());
+        }
+        let committed = self
+            .volume
+            .end_truncated_rollback_again(object(call), args.size);
+        if committed.is_err() {
+            call.invalidate_attributes(object(call).0);
+        }
+        committed.map_err(fs)
     }
 
     /// What follows the change of a WRITE.

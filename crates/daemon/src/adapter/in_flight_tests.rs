@@ -581,6 +581,33 @@ fn what_removed_a_rollback_journal_is_durable_before_it_is_answered() {
     }
 }
 
+/// As above, in mode TRUNCATE; with `synchronous=NORMAL` SQLite does not call for durability afterwards.
+#[test]
+fn what_cut_a_rollback_journal_off_is_durable_before_it_is_answered() {
+    let text = "[defaults]\nclass = \"durable\"\n";
+    let config = Config::parse(text, std::path::Path::new("test.toml")).unwrap();
+    let cases = [
+        ("db-journal", set_attr::SIZE, 0, true),
+        ("db-journal", set_attr::SIZE, 4096, false),
+        ("db-journal", set_attr::MODE, 0, false),
+        ("other", set_attr::SIZE, 0, false),
+    ];
+    for (name, valid, size, is_durable) in cases {
+        let mut successor = Successor::with(&config);
+        let file = successor.make(name.as_bytes());
+        let args = SetAttrArgs {
+            valid,
+            size,
+            ..SetAttrArgs::default()
+        };
+        let done = successor.answer(Operation::SetAttr(args), file, &executed(0));
+        assert_eq!(done.error, 0);
+        let apps = successor.volume.status().apps;
+        let at_risk: u64 = apps.iter().map(|app| app.bytes_at_risk).sum();
+        assert_eq!(at_risk == 0, is_durable, "{name} {valid} {size}");
+    }
+}
+
 #[test]
 fn an_object_that_is_gone_is_an_error() {
     let mut successor = Successor::new();

@@ -77,6 +77,9 @@ impl Volume {
     ) -> Result<Node, FsError> {
         let moment = self.shared.moment();
         let journal = self.cuts_rollback_off(id, change.size);
+        if let Some((ending, directory)) = journal {
+            self.commit_inherited(Some(ending), directory)?;
+        }
         let node = self
             .shared
             .change(|engine| engine.set_attributes(moment, id, change))?;
@@ -191,6 +194,8 @@ impl Volume {
         let moment = self.shared.moment();
         let moved = self.ends_rollback(parent, name);
         let replaced = self.ends_rollback(new_parent, new_name);
+        self.commit_inherited(moved, parent)?;
+        self.commit_inherited(replaced, new_parent)?;
         self.shared
             .change(|engine| engine.rename(moment, (parent, name), (new_parent, new_name), mode))?;
         self.ended_rollback(moved, parent)?;

@@ -41,10 +41,11 @@
 //!
 //! # Successors
 //!
-//! Nothing of this outlives the daemon. Its successor makes every removal of a journal durable, because calls
-//! may have been answered that it does not know. These it makes good while the journal is still there: if
-//! that fails, nothing is removed. If only the removal cannot be made durable, it is what it is in any
-//! filesystem, done and perhaps undone by a power cut, which rolls the transaction back.
+//! Nothing of this outlives the daemon. Its successor makes every end of a journal durable (its removal, its
+//! renaming or replacement, its truncation), because calls may have been answered that it does not know. These it
+//! makes good while the journal is still there: if that fails, nothing is changed. If only the end cannot be made
+//! durable, it is what it is in any filesystem, done and perhaps undone by a power cut, which rolls the
+//! transaction back.
 
 mod header;
 mod under_way;
@@ -128,8 +129,8 @@ impl Volume {
         (is_known || journals.is_inherited).then_some(ending)
     }
 
-    /// Before a journal is removed of which perhaps only a predecessor knew: what that one has answered is made
-    /// durable while the journal is still there. Where there is no room, its removal may free some.
+    /// Before a journal ends of which perhaps only a predecessor knew: what that one has answered is made
+    /// durable while the journal is still there. Where there is no room, its end may free some.
     ///
     /// # Errors
     /// `ReadOnly` if that failed, as for each change of an app whose commit has failed.
@@ -159,12 +160,27 @@ impl Volume {
         if size? >= HEADER_BYTES as u64 {
             return None;
         }
-        let under_way = self.shared.rollback_journals.under_way.lock();
-        let ending = Ending {
+        let ending = |is_known| Ending {
             journal: id,
-            is_known: true,
+            is_known,
         };
-        under_way.get(&id).map(|one| (ending, one.directory))
+        let journals = &self.shared.rollback_journals;
+        let known = journals.under_way.lock().get(&id).map(|one| one.directory);
+        match known {
+            Some(directory) => Some((ending(true), directory)),
+            None if journals.is_inherited => {
+                let directory = self.directory_of_journal(id)?;
+                Some((ending(false), directory))
+            }
+            None => None,
+        }
+    }
+
+    /// The directory of a file with the name of a rollback journal, in a durable app.
+    fn directory_of_journal(&self, id: ObjectId) -> Option<ObjectId> {
+        let place = self.shared.lock_engine().engine.durable_place(id);
+        let (directory, name) = place?;
+        is_rollback_journal(name.as_bytes()).then_some(directory)
     }
 
     /// A journal has lost the name that it had in this directory, or its content.
@@ -188,7 +204,7 @@ impl Volume {
             Err(error) if !is_known => {
                 tracing::error!(
                     ?error,
-                    "the removal of a rollback journal that a predecessor knew is not durable yet"
+                    "the end of a rollback journal that a predecessor knew is not durable yet"
                 );
                 Ok(())
             }
@@ -203,6 +219,20 @@ impl Volume {
     /// As [`Volume::fsync`].
     pub fn end_rollback_again(&self, directory: ObjectId, name: &[u8]) -> Result<(), FsError> {
         if is_rollback_journal(name) {
+            self.fsync(directory)?;
+        }
+        Ok(())
+    }
+
+    /// The rest of a request in which a predecessor has cut this file off: if it was a journal's,
+    /// what was done before becomes durable.
+    ///
+    /// # Errors
+    /// As [`Volume::fsync`].
+    pub fn end_truncated_rollback_again(&self, id: ObjectId, size: u64) -> Result<(), FsError> {
+        if size < HEADER_BYTES as u64
+            && let Some(directory) = self.directory_of_journal(id)
+        {
             self.fsync(directory)?;
         }
         Ok(())

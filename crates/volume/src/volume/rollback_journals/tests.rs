@@ -599,3 +599,53 @@ fn a_successor_that_reports_the_removal_of_a_journal_as_failed_has_removed_nothi
         }
     }
 }
+
+/// A predecessor may have answered calls for the transaction that these end: a power cut after the end took it
+/// back, although its program had learned that it was committed.
+#[test]
+fn a_successor_makes_each_end_of_a_journal_durable_or_changes_nothing() {
+    type End = fn(&Volume, ObjectId) -> Result<(), FsError>;
+    let truncate: End = |volume, directory| {
+        let journal = volume.lookup(directory, b"db-journal")?.id;
+        let change = AttributeChange {
+            size: Some(0),
+            ..AttributeChange::default()
+        };
+        let changed = volume.set_attributes(&CALLER, journal, &change);
+        volume.forget(journal, 1);
+        changed.map(|_| ())
+    };
+    let unlink: End = |volume, directory| volume.unlink(directory, b"db-journal");
+    let away: End = |volume, directory| {
+        let to = (directory, b"old".as_slice());
+        volume.rename(directory, b"db-journal", to.0, to.1, RenameMode::Replace)
+    };
+    let over: End = |volume, directory| {
+        let to = (directory, b"db-journal".as_slice());
+        volume.rename(directory, b"db", to.0, to.1, RenameMode::Replace)
+    };
+    for (at, end) in [truncate, unlink, away, over].into_iter().enumerate() {
+        let uncommitted = |volume: &Volume| -> u64 {
+            let apps = volume.status().apps;
+            let mut of_app = apps.iter().filter(|app| app.name == "app");
+            of_app.next().map_or(0, |app| app.bytes_at_risk)
+        };
+        let store = Faulty::new();
+        let (volume, directory) = successor(&store, false);
+        assert!(uncommitted(&volume) > 0);
+        end(&volume, directory).unwrap();
+        assert_eq!(uncommitted(&volume), 0, "end {at}");
+
+        let store = Faulty::new();
+        let (volume, directory) = successor(&store, false);
+        store.broken.store(true, Ordering::SeqCst);
+        assert_eq!(end(&volume, directory), Err(FsError::ReadOnly), "end {at}");
+        for name in [&b"db"[..], b"db-journal"] {
+            volume.lookup(directory, name).unwrap();
+        }
+        assert_eq!(
+            volume.lookup(directory, b"old").unwrap_err(),
+            FsError::NotFound
+        );
+    }
+}
