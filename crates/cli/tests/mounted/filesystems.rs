@@ -6,7 +6,8 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::fs::{XattrFlags, setxattr};
+use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fixture::{Fixture, fails, message, mobifs, needs_mounts, succeeds, wait_until};
@@ -360,4 +361,63 @@ fn what_is_committed_and_cannot_be_applied_waits_for_the_next_mount() {
 
 fn wait_for(fixture: &Fixture, words: &str) {
     wait_until(|| fixture.log().contains(words));
+}
+
+/// An ACL of version 2 of the kernel's format: owner, user 1234, group, mask, others.
+fn acl() -> Vec<u8> {
+    let entries: [(u16, u16, u32); 5] = [
+        (0x01, 7, u32::MAX),
+        (0x02, 7, 1234),
+        (0x04, 5, u32::MAX),
+        (0x10, 7, u32::MAX),
+        (0x20, 5, u32::MAX),
+    ];
+    let mut bytes = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(permissions.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+/// What is made in `stage/` inherited the default ACL of the store's root, by way of `.mobifs`: another user could
+/// read a file for which its directory in the mount had no ACL.
+#[test]
+fn a_new_object_has_no_acl_of_the_stores_root() {
+    needs_mounts!();
+    const DEFAULT: &str = "system.posix_acl_default";
+    const ACCESS: &str = "system.posix_acl_access";
+    let fixture = Fixture::new();
+    if setxattr(&fixture.store, DEFAULT, &acl(), XattrFlags::empty()).is_err() {
+        mobifs_skip::skip("the temporary directory has no ACLs");
+        return;
+    }
+    for round in 0..2 {
+        fixture.mount(&[]);
+        let private = fixture.mountpoint.join(format!("private{round}"));
+        fs::create_dir(&private).unwrap();
+        for name in [DEFAULT, ACCESS] {
+            removexattr(&private, name).unwrap();
+        }
+        fs::create_dir(private.join("below")).unwrap();
+        fs::write(private.join("secret"), "content").unwrap();
+        succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+        let inherited = fixture.mountpoint.join(format!("inherits{round}"));
+        fs::write(&inherited, "content").unwrap();
+        fixture.umount();
+        for name in ["", "below", "secret"] {
+            let path = fixture.store.join(format!("private{round}")).join(name);
+            for acl in [DEFAULT, ACCESS] {
+                let found = getxattr(&path, acl, &mut [0_u8; 256]);
+                assert_eq!(found, Err(Errno::NODATA), "{acl} of {}", path.display());
+            }
+        }
+        // Where its directory has one, it has.
+        let inherited = fixture.store.join(format!("inherits{round}"));
+        assert!(getxattr(&inherited, ACCESS, &mut [0_u8; 256]).is_ok());
+        // As a store has it that an older version has made.
+        let stage = fixture.store.join(".mobifs/stage");
+        setxattr(&stage, DEFAULT, &acl(), XattrFlags::empty()).unwrap();
+    }
 }

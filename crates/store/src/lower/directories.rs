@@ -7,6 +7,9 @@ use mobifs_base::FileKind;
 use crate::lower::{Create, Lower, OWN_DIRECTORY, found};
 use crate::{StoreError, check_owner};
 
+/// The ACL of a directory that everything made in it inherits.
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+
 /// Handles on `.mobifs` and what lies in it.
 #[derive(Debug)]
 pub(crate) struct Directories<H> {
@@ -59,6 +62,9 @@ impl<H> Directories<H> {
         let Some(mobifs) = open(&root, OWN_DIRECTORY)? else {
             return Ok(None);
         };
+        if !read_only {
+            remove_default_acl(lower, &mobifs)?;
+        }
         let (Some(stage), Some(limbo), Some(lost)) = (
             open(&mobifs, b"stage")?,
             open(&mobifs, b"limbo")?,
@@ -67,6 +73,7 @@ impl<H> Directories<H> {
             return Ok(None);
         };
         if !read_only {
+            remove_default_acl(lower, &stage)?;
             // Also what was found may not be durable yet: these directories, or the journal's name,
             // if the mount that made them failed or was killed. What is committed from now on must
             // not be lost with them.
@@ -103,4 +110,19 @@ impl<H> Directories<H> {
     pub(crate) const fn lost(&self) -> &Arc<H> {
         &self.lost
     }
+}
+
+/// Removes the default ACL that a directory has inherited from the root of the store. What is made in it
+/// would inherit that in turn, and get a name elsewhere, where the mount shows no such ACL.
+fn remove_default_acl<L: Lower>(lower: &L, directory: &L::Handle) -> Result<(), StoreError> {
+    let xattrs = lower.xattrs(directory);
+    let xattrs = xattrs.map_err(StoreError::lower("looking at .mobifs"))?;
+    if xattrs.iter().all(|(name, _)| **name != *DEFAULT_ACL) {
+        return Ok(());
+    }
+    lower
+        .set_xattr(directory, DEFAULT_ACL, None)
+        .map_err(StoreError::lower(
+            "removing the default ACL that .mobifs has inherited",
+        ))
 }
