@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
+use std::process::Command;
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::process::{Pid, Signal, kill_process};
@@ -85,6 +86,39 @@ fn blocks_come_and_go(make_filesystem: &[&str], keeps: bool) {
     assert_eq!(after, written);
     fixture.umount();
     assert!(unused(&lower("b.db")) >= 272 * KIB, "it was requested");
+}
+
+/// At the unmount, the database was cut to the size of a file that was mounted over it in the store.
+#[test]
+fn blocks_are_given_back_by_a_database_over_which_another_file_is_mounted() {
+    needs_mounts!();
+    let mut fixture = Fixture::new();
+    if !put_store_on(&mut fixture, &["mkfs.ext4", "-q"]) {
+        return;
+    }
+    let config = fixture.config("preallocate_database_bytes = \"128KiB\"\n");
+    let words = ["--config", config.to_str().unwrap()];
+    fixture.mount(&words);
+    fs::create_dir(fixture.mountpoint.join("app")).unwrap();
+    drop(make(&fixture.mountpoint.join("app/a.db")));
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    let lower = fixture.store.join("app/a.db");
+    assert_eq!(unused(&lower), 112 * KIB);
+    let other = fixture.path("other");
+    fs::write(&other, "short").unwrap();
+    let mounted = Command::new("mount")
+        .arg("--bind")
+        .args([&other, &lower])
+        .status();
+    assert!(mounted.unwrap().success());
+    fixture.umount();
+    let unmounted = Command::new("umount").arg(&lower).status();
+    assert!(unmounted.unwrap().success());
+    let content = fs::read(&lower).unwrap();
+    assert!(content == [7; 8 << 10], "{} bytes", content.len());
+    fixture.mount(&words);
+    assert!(fs::read(fixture.mountpoint.join("app/a.db")).unwrap() == content);
+    fixture.umount();
 }
 
 #[test]

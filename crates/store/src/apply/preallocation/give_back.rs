@@ -134,7 +134,8 @@ fn record_attributes<L: Lower>(
         if has_pending_attributes(overlay, file) {
             continue;
         }
-        let attributes = read::object(overlay, file.id)?.attributes;
+        // Of the file itself: at its name another program may have mounted another one meanwhile.
+        let attributes = read::shown_attributes(overlay, file.id, &file.stat)?;
         assert_eq!(attributes.kind, FileKind::Regular, "only files are listed");
         states.push(ObjectState::of_attributes(file.id, attributes));
     }
