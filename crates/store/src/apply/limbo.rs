@@ -9,7 +9,7 @@ use crate::StoreError;
 use crate::apply::reserve::Reserve;
 use crate::apply::spare;
 use crate::log::overflow;
-use crate::lower::Lower;
+use crate::lower::{Lower, found};
 use crate::overlay::Overlay;
 use crate::overlay::state::State;
 use crate::overlay::table::Location;
@@ -138,11 +138,25 @@ pub(crate) fn delete_from_limbo<L: Lower>(
             .remove_directory(overlay.limbo(), name)
             .map_err(failed());
     }
-    tracing::warn!("a deleted directory was not empty; it is kept as .mobifs/lost/{shown}");
-    overlay
-        .lower()
-        .rename(overlay.limbo(), name, overlay.lost(), name)
-        .map_err(failed())
+    keep_in_lost(overlay, name).map_err(failed())
+}
+
+/// Moves a directory from `limbo/` to a name in `lost/` that is free there: a store that was restored from a
+/// copy may have this inode number there already.
+fn keep_in_lost<L: Lower>(overlay: &Overlay<L>, name: &[u8]) -> io::Result<()> {
+    let (lower, limbo, lost) = (overlay.lower(), overlay.limbo(), overlay.lost());
+    let mut kept = name.to_vec();
+    let mut number = 0_u64;
+    while found(lower.stat_at(lost, &kept))?.is_some() {
+        number += 1;
+        kept = [name, format!("-{number}").as_bytes()].concat();
+    }
+    lower.rename(limbo, name, lost, &kept)?;
+    tracing::warn!(
+        "a deleted directory was not empty; it is kept as .mobifs/lost/{}",
+        kept.escape_ascii()
+    );
+    Ok(())
 }
 
 /// Deletes one entry of `stage/`, which is of this kind.

@@ -197,6 +197,54 @@ fn a_foreign_file_is_kept() {
     on_both(stranger, stranger);
 }
 
+/// A store that was restored from a copy has the inode number of a deleted directory in `lost/` already: each
+/// mount was refused, as the directory could not be moved there.
+fn kept_twice<L: Lower + 'static>(lower: &dyn Fn() -> L) {
+    let mut place = Place::new(lower);
+    place.read("alpha/file");
+    let directory = place.below("alpha");
+    let stranger = b"stranger";
+    place
+        .outside
+        .create(&directory, stranger, Create::Regular)
+        .unwrap();
+    let root = place.outside.root().unwrap();
+    let inode = place.outside.stat_at(&root, b"alpha").unwrap().inode;
+    let own = place.outside.open(&root, b".mobifs", true).unwrap();
+    let lost = place.outside.open(&own, b"lost", true).unwrap();
+    for name in [inode.to_string(), format!("{inode}-1")] {
+        place
+            .outside
+            .create(&lost, name.as_bytes(), Create::Directory)
+            .unwrap();
+        let made = place.outside.open(&lost, name.as_bytes(), true).unwrap();
+        place
+            .outside
+            .create(&made, b"older", Create::Regular)
+            .unwrap();
+    }
+    place.run(Op::Unlink {
+        path: "alpha/file".into(),
+    });
+    place.run(Op::RemoveDirectory {
+        path: "alpha".into(),
+    });
+    place.volume().sync_app(None, true).unwrap();
+    let (place, mut found) = place.again(lower);
+    found.sort();
+    let expected = ["", "-1", "-2"].map(|end| format!("{inode}{end}"));
+    assert_eq!(found, expected);
+    let lost = place.outside.open(&own, b"lost", true).unwrap();
+    let kept = format!("{inode}-2");
+    let kept = place.outside.open(&lost, kept.as_bytes(), true).unwrap();
+    assert_eq!(place.outside.list(&kept).unwrap()[0].name, stranger);
+}
+
+#[test]
+fn what_is_kept_in_lost_gets_a_name_that_is_free_there() {
+    on_both(kept_twice, kept_twice);
+}
+
 /// A file is moved to another directory: later commits to it go there, and this is reported.
 fn moved_away<L: Lower + 'static>(lower: &dyn Fn() -> L) {
     let mut place = Place::new(lower);
