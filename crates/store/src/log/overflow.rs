@@ -18,6 +18,9 @@ const UNCHECKED_BYTES_MAX: u64 = 64 << 20;
 /// … for at least its size divided by this, or it was never written: the lower filesystem may
 /// compress, but not so well.
 const COMPRESSION_MAX: u64 = 64;
+/// No mount lives so long that it gives a file a higher number, and with those that it gives from here on
+/// none can be exceeded.
+const NUMBER_MAX: u64 = u64::MAX / 2;
 
 /// An overflow file, as the journal mentions it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,17 +167,26 @@ pub(crate) fn expand<L: Lower>(
             },
         ] = records[..]
         {
-            free = free.max(file.saturating_add(1));
+            let refused = |detail: &str| Err(damaged(file, *sequence, detail.to_owned()));
+            if !(1..=NUMBER_MAX).contains(&file) {
+                return refused("no mount gives a file this number");
+            }
+            free = free.max(file + 1);
             if !read_files.insert(file) {
-                return Err(StoreError::Corrupt {
-                    what: format!("overflow file t{file} of journal transaction {sequence}"),
-                    detail: "an earlier transaction has it already".to_owned(),
-                });
+                return refused("an earlier transaction has it already");
             }
             *records = read(lower, stage, file, (bytes, count, crc32c), *sequence)?;
         }
     }
     Ok(free)
+}
+
+fn damaged(file: u64, sequence: u64, detail: String) -> StoreError {
+    let name = file_name(file);
+    StoreError::Corrupt {
+        what: format!("overflow file {name} of journal transaction {sequence}"),
+        detail,
+    }
 }
 
 fn read<L: Lower>(
@@ -184,11 +196,8 @@ fn read<L: Lower>(
     (bytes, count, crc32c): (u64, u32, u32),
     sequence: u64,
 ) -> Result<Vec<Record>, StoreError> {
-    let name = format!("t{file}");
-    let damaged = |detail: String| StoreError::Corrupt {
-        what: format!("overflow file {name} of journal transaction {sequence}"),
-        detail,
-    };
+    let name = file_name(file);
+    let damaged = |detail: String| damaged(file, sequence, detail);
     let handle = lower.open(stage, name.as_bytes(), false);
     let handle = handle.map_err(|error| damaged(format!("it cannot be opened: {error}")))?;
     let stat = lower

@@ -87,13 +87,16 @@ impl<'r> Window<'r> {
     /// # Errors
     /// As [`Blocks::read`]; [`StoreError::Unsuitable`] for more than fits into memory.
     pub(crate) fn content(&mut self, offset: u64, bytes: u64) -> Result<Cow<'_, [u8]>, StoreError> {
-        let bytes = usize::try_from(bytes).map_err(|_| {
+        let too_large = || {
             StoreError::Unsuitable("the journal has transactions too large for this machine".into())
-        })?;
+        };
+        let bytes = usize::try_from(bytes).map_err(|_| too_large())?;
         if bytes <= READ_BYTES_MAX {
             return Ok(Cow::Borrowed(self.bytes_at(offset, bytes)?));
         }
-        let mut content = Vec::with_capacity(bytes);
+        let mut content = Vec::new();
+        let reserved = content.try_reserve_exact(bytes);
+        reserved.map_err(|_| too_large())?;
         while content.len() < bytes {
             let part = (bytes - content.len()).min(READ_BYTES_MAX);
             let at = offset + content.len() as u64;

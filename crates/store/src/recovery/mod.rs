@@ -105,6 +105,8 @@ pub(crate) fn open<L: Lower>(
         } else if opened.epoch.rename_mark() == RenameMark::NotBegun {
             unapplied::clear_limbo_but_known(&opened.overlay)?;
         }
+    } else {
+        opened.check_read_only(&report, is_suspect)?;
     }
     opened.find_calibration(options, report.applied);
     report.lost = list_lost(&opened.overlay)?;
@@ -289,8 +291,10 @@ impl<L: Lower> Opened<L> {
             )
         };
         let may_wait = !has_begun && self.epoch.has_room_to_apply();
-        if !may_wait || !may_be_served(self)? {
-            if may_be_served(self)? {
+        // Once: a second look would not see what the first one has dropped.
+        let may_be_served = may_be_served(self)?;
+        if !may_wait || !may_be_served {
+            if may_be_served {
                 self.apply_if_possible()?;
             } else {
                 let Self {
@@ -303,6 +307,22 @@ impl<L: Lower> Opened<L> {
             }
         }
         Ok(self.is_applied())
+    }
+
+    /// What can be checked without writing. A journal that has to be applied before it is served is refused.
+    /// Where an apply has begun, or the store is a copy, objects are where only a mount that may write finds them.
+    fn check_read_only(&self, report: &RecoveryReport, is_suspect: bool) -> Result<(), StoreError> {
+        validate::check_possible(&self.overlay)?;
+        let may_be_elsewhere = self.epoch.rename_mark() != RenameMark::NotBegun || report.copied;
+        let may_be_served = !is_suspect
+            && validate::is_valid(&self.overlay, &self.capabilities)
+            && (may_be_elsewhere || unapplied::check_found(&self.overlay)?);
+        if may_be_served {
+            return Ok(());
+        }
+        Err(StoreError::Unsuitable(
+            "its journal has to be applied before it can be read: open it once for writing".into(),
+        ))
     }
 
     /// Applies the journal, as far as the lower filesystem does not refuse it.

@@ -408,10 +408,13 @@ fn the_successor_of_a_killed_process_refuses_what_no_apply_could_do() {
     assert!(lower.stat_at(&root, b"directory").is_ok());
 }
 
+/// How many names a file can have shows a probe that writes: a mount that only reads does not know it, and needs not.
+const TOO_MANY_NAMES: &str = "more names than files can have";
+
 /// A journal that no mount writes may still be applied; if not, the store is refused and not
 /// served.
 fn assert_none_is_served_unapplied<const CASES: usize>(cases: [(&str, Vec<Record>); CASES]) {
-    let mut wrong = Vec::new();
+    let (mut wrong, mut unapplied) = (Vec::new(), Vec::new());
     for (why, records) in cases {
         let (lower, _) = furnished();
         lower.set_capabilities(Capabilities {
@@ -420,6 +423,16 @@ fn assert_none_is_served_unapplied<const CASES: usize>(cases: [(&str, Vec<Record
             ..MEMORY_CAPABILITIES
         });
         forge(&lower, &records);
+        let before = lower.operations();
+        let read_only = JournalOptions {
+            read_only: true,
+            ..OPTIONS
+        };
+        let is_opened = JournalStore::open(Gate::new(lower.clone()), &read_only).is_ok();
+        if is_opened && why != TOO_MANY_NAMES {
+            unapplied.push(why);
+        }
+        assert_eq!(lower.operations(), before, "nothing is written: {why}");
         let Ok((store, report)) = JournalStore::open(Gate::new(lower), &OPTIONS) else {
             continue;
         };
@@ -429,6 +442,25 @@ fn assert_none_is_served_unapplied<const CASES: usize>(cases: [(&str, Vec<Record
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(unapplied.is_empty(), "served read-only: {unapplied:#?}");
+}
+
+/// Numbers of later files went on from there, and were given twice.
+#[test]
+fn an_overflow_file_with_a_number_that_no_mount_gives_is_refused() {
+    for file in [0, u64::MAX / 2 + 1, u64::MAX] {
+        let record = Record::External {
+            file,
+            bytes: 0,
+            records: 0,
+            crc32c: 0,
+        };
+        let refused = open(&[record], 1).unwrap_err().to_string();
+        assert!(
+            refused.contains("no mount gives a file this number"),
+            "{refused}"
+        );
+    }
 }
 
 /// A place of something in a furnished store.
@@ -520,10 +552,7 @@ fn changes_that_no_mount_commits_are_tried_out_before_a_store_is_served() {
         ),
         ("a file that is too large", vec![huge, is_new.clone()]),
         ("an attribute that cannot be set", vec![odd, is_new.clone()]),
-        (
-            "more names than files can have",
-            vec![named_twice, is_new, second],
-        ),
+        (TOO_MANY_NAMES, vec![named_twice, is_new, second]),
         (
             "a file that has lost an entry",
             vec![emptied, is_new_too, lost],
