@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mobifs_daemon::{Code, Failure, PathError, check_store, predecessor};
+use mobifs_daemon::{Code, Failure, PathError, check_store, predecessor, raise_limits};
 use mobifs_host::{printable, printable_path};
 use mobifs_store::{Inspection, PosixLower, StoreError, StoreScope, inspect};
 use mobifs_volume::StoreLock;
@@ -51,6 +51,8 @@ pub(super) fn journal_of(store: &Path) -> PathBuf {
 
 /// Examines a store, with its lock shared so that no process changes it meanwhile.
 pub(super) fn look(path: &Path, wait: Duration) -> Result<Inspection, Failure> {
+    // Each directory that the journal knows is open. Where a limit stays too low, what needs more says so.
+    let _as_far_as_possible = raise_limits();
     let failed = |error| Failure::of_store(path, &error);
     let _lock = predecessor::for_command(path, wait, || {
         StoreLock::acquire(path, &StoreScope::Tree, true)

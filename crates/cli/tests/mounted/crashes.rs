@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -393,4 +394,28 @@ fn a_mount_in_a_mount_survives_the_daemons_of_both() {
             .next()
             .is_none()
     );
+}
+
+/// Regression: `mobifs check` has a descriptor for each directory that the journal knows, and did not raise its
+/// limit of them.
+#[test]
+fn check_looks_at_more_changed_directories_than_its_limit_of_descriptors() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    mount_with_classes(&fixture);
+    let directory = |number: u32| fixture.mountpoint.join(format!("mail/{number}"));
+    fs::create_dir(fixture.mountpoint.join("mail")).unwrap();
+    (0..300).for_each(|number| fs::create_dir(directory(number)).unwrap());
+    fixture.umount();
+    mount_with_classes(&fixture);
+    for number in 0..300 {
+        fs::set_permissions(directory(number), fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    succeeds(&mobifs(&["sync", "--commit-only"], &fixture.mountpoint));
+    fixture.cut_power();
+    let check = Command::new("sh")
+        .args(["-c", "ulimit -S -n 64; exec \"$0\" check \"$1\"", PROGRAM])
+        .arg(&fixture.store)
+        .output();
+    succeeds(&check.unwrap());
 }
