@@ -78,6 +78,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Status(arguments) => commands::status::run(&arguments),
         Command::Metrics(arguments) => commands::metrics::run(&arguments),
         Command::Top(words) => commands::top::run(&words.all),
+        Command::Recover(arguments) if arguments.salvage => commands::salvage::run(&arguments),
         Command::Recover(arguments) => commands::recover::run(&arguments),
         Command::Check(arguments) => commands::check::run(&arguments),
         Command::Calibrate(arguments) => commands::calibrate::run(&arguments),

@@ -27,7 +27,7 @@ mod status;
 pub mod steering;
 mod takeover;
 
-pub use check::{Examination, Obstacle, examine, examine_only, is_steered};
+pub use check::{Examination, ORDER_NOTE, Obstacle, examine, examine_only, is_steered};
 pub use filesystem::Filesystem;
 pub use left_over::{LeftOver, LeftOverError};
 pub use mobifs_engine::AppPolicy;
@@ -35,6 +35,4 @@ pub use note::NoteError;
 pub use only::{OnlyError, OnlyObstacle, unmark_after_daemon};
 pub use serve::{Plan, prepare, serve};
 pub use steering::Steering;
-pub use takeover::{
-    Difference, ORDER_NOTE, Takeover, TakeoverError, left_elsewhere, restore_after_daemon,
-};
+pub use takeover::{Difference, Takeover, TakeoverError, left_elsewhere, restore_after_daemon};

@@ -11,12 +11,13 @@ use mobifs_host::MountEntry;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::check::ORDER_NOTE;
 use crate::check::{Obstacle, examine_only};
 use crate::filesystem::Filesystem;
 use crate::left_over::LeftOverError;
 use crate::only::OnlyError;
 use crate::steering::{Steering, SteeringError};
-use crate::takeover::{ORDER_NOTE, TakeoverError};
+use crate::takeover::TakeoverError;
 use mobifs_steered::PublishError;
 
 /// A filesystem that can be steered, and how.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use mobifs_host::{MountEntry, mounts};
 use serde::{Deserialize, Serialize};
 
+use crate::check::ORDER_NOTE;
 use crate::filesystem::{Filesystem, Settings};
 use crate::mount_options::{self, ChangeError, MountOptions};
 use crate::note::{self, NoteError, NoteFile};
@@ -106,11 +107,6 @@ pub enum Difference {
     #[error("{0}")]
     Unknown(String),
 }
-
-/// What steering a btrfs does not promise.
-pub const ORDER_NOTE: &str = "btrfs writes content before a commit, file by file, while programs go on, \
-     so a commit is not one point in time: nothing is promised, durability calls block, as without MobiFS, \
-     and only when it commits is steered";
 
 /// What is noted for whoever restores the options.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

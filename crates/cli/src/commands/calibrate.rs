@@ -4,13 +4,13 @@ use std::path::Path;
 
 use mobifs_daemon::control::{ControlError, Reply, Request, find_mount};
 use mobifs_daemon::{Failure, predecessor, raise_limits};
-use mobifs_host::printable;
 use mobifs_volume::{CalibrationReport, Config, OpenOptions, OpenedStore};
 use serde_json::json;
 
+use super::figures::size;
+use super::measured::{device, table};
 use super::progress::Progress;
-use super::status::{json_text, size};
-use super::{ask, check, print, refuse_under_run, unexpected};
+use super::{ask, check, json_text, print, refuse_under_run, unexpected};
 use crate::arguments::CalibrateArguments;
 
 pub(crate) fn run(arguments: &CalibrateArguments) -> Result<(), Failure> {
@@ -77,40 +77,6 @@ fn text(measured: &CalibrationReport) -> String {
         ),
     };
     text
-}
-
-/// Where it was measured.
-pub(super) fn device(measured: &CalibrationReport) -> String {
-    let device = measured.device.as_deref();
-    device.map_or_else(
-        || "a device that cannot be told from others".to_owned(),
-        |device| printable(device).into_owned(),
-    )
-}
-
-/// The times by size, each line after `indent`.
-pub(super) fn table(measured: &CalibrationReport, indent: &str) -> String {
-    let mut text = format!(
-        "{indent}{:>10} {:>14} {:>14}\n",
-        "SIZE", "DURABLE", "WITH A FLUSH"
-    );
-    for times in &measured.sizes {
-        text += &format!(
-            "{indent}{:>10} {:>14} {:>14}\n",
-            size(times.bytes),
-            microseconds(times.durable_us),
-            microseconds(times.flushed_us)
-        );
-    }
-    text
-}
-
-pub(super) fn microseconds(us: f64) -> String {
-    if us < 100.0 {
-        format!("{us:.1} µs")
-    } else {
-        format!("{us:.0} µs")
-    }
 }
 
 #[cfg(test)]

@@ -9,8 +9,9 @@ use mobifs_host::{printable, printable_path};
 use mobifs_store::{Inspection, PosixLower, StoreError, StoreScope, inspect};
 use mobifs_volume::StoreLock;
 
+use super::figures::size;
+use super::measured;
 use super::progress::Progress;
-use super::{calibrate, status::size};
 use crate::arguments::CheckArguments;
 
 pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
@@ -161,8 +162,8 @@ fn write_durable(out: &mut String, found: &Inspection) -> std::fmt::Result {
     }
     if let Some(measured) = &found.calibration {
         let measured = measured.into();
-        writeln!(out, "  measured on {}:", calibrate::device(&measured))?;
-        write!(out, "{}", calibrate::table(&measured, "  "))?;
+        writeln!(out, "  measured on {}:", measured::device(&measured))?;
+        write!(out, "{}", measured::table(&measured, "  "))?;
     }
     Ok(())
 }

@@ -5,7 +5,9 @@ pub(crate) mod calibrate;
 pub(crate) mod check;
 pub(crate) mod doctor;
 pub(crate) mod drill;
+mod figures;
 pub(crate) mod history;
+mod measured;
 pub(crate) mod metrics;
 pub(crate) mod mount;
 pub(crate) mod mounts;
@@ -14,7 +16,7 @@ pub(crate) mod recover;
 pub(crate) mod reload;
 pub(crate) mod restore;
 pub(crate) mod run;
-mod salvage;
+pub(crate) mod salvage;
 pub(crate) mod set;
 pub(crate) mod status;
 pub(crate) mod steer;
@@ -32,6 +34,7 @@ use mobifs_daemon::control::{AnswerPatience, ControlClient, Reply, Request};
 
 use mobifs_daemon::{Code, Failure};
 use mobifs_host::{printable, printable_lines};
+use mobifs_volume::{AppSelection, Status};
 
 /// Waits as long as the daemon takes: it completes the request in the end.
 const AS_LONG_AS_IT_TAKES: AnswerPatience = AnswerPatience {
@@ -118,4 +121,32 @@ fn unexpected(reply: &Reply) -> Failure {
         Code::Failed,
         format!("the daemon gave an answer that this version does not understand: {reply:?}"),
     )
+}
+
+/// The status of a mount.
+pub(super) fn fetch(
+    mountpoint: &Path,
+    select: AppSelection,
+    patience: &AnswerPatience,
+) -> Result<Status, Failure> {
+    let request = Request::Status { select };
+    match ask_patiently(mountpoint, &request, patience)?.1 {
+        Reply::Status { status } => Ok(*status),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// A document for programs: of several that follow each other one a line.
+pub(super) fn json_text(
+    document: &impl serde::Serialize,
+    in_one_line: bool,
+) -> Result<String, Failure> {
+    let json = if in_one_line {
+        serde_json::to_string(document)
+    } else {
+        serde_json::to_string_pretty(document)
+    };
+    let mut text = json.map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
+    text.push('\n');
+    Ok(text)
 }

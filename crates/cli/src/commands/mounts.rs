@@ -13,7 +13,8 @@ use mobifs_volume::{AppSelection, Status};
 use serde_json::json;
 use unicode_width::UnicodeWidthStr as _;
 
-use super::status::{fetch, json_text, padded, size};
+use super::figures::{padded, size};
+use super::{fetch, json_text};
 
 /// One daemon that is stopped must not hide the others for long.
 pub(super) const PATIENCE: AnswerPatience = AnswerPatience {

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use mobifs_daemon::control::AnswerPatience;
 use mobifs_volume::{AppSelection, Status};
 
-use super::status::{fetch, size};
+use super::fetch;
+use super::figures::size;
 
 /// Nothing is shown of what is done by then.
 const QUIET: Duration = Duration::from_secs(1);

@@ -9,13 +9,10 @@ use mobifs_store::{RecoveryReport, StoreError};
 use mobifs_volume::{Config, OpenOptions, OpenedStore};
 
 use super::progress::Progress;
-use super::{check, print, salvage};
+use super::{check, print};
 use crate::arguments::RecoverArguments;
 
 pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
-    if arguments.salvage {
-        return salvage::run(arguments);
-    }
     let path = check::existing(&arguments.store, arguments.dry_run)?;
     normally(&path, arguments)
 }

@@ -13,15 +13,15 @@ use mobifs_store::{PosixLower, StoreError, StoreScope};
 use mobifs_volume::{Config, OpenOptions, StoreLock};
 use serde_json::{Value, json};
 
+use super::figures::size;
 use super::progress::Progress;
-use super::status::{json_text, size};
-use super::{check, print, recover};
+use super::{check, json_text, print, recover};
 use crate::arguments::RecoverArguments;
 
 /// Most files that are listed for people; a tool gets all of them.
 const LISTED_MAX: usize = 40;
 
-pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
     let path = check::existing(&arguments.store, arguments.dry_run)?;
     let because = match examine(&path, arguments)? {
         State::Intact if arguments.json => {

@@ -5,8 +5,8 @@ use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::time::Duration;
 
-use mobifs_daemon::control::{AnswerPatience, Reply, Request};
 use mobifs_daemon::{Code, Failure};
+use mobifs_daemon::control::AnswerPatience;
 use mobifs_host::{printable, printable_lines};
 use mobifs_volume::{
     AppName, AppReport, AppSelection, AppTotals, HistoryStatus, MemoryStatus, NativeStatus,
@@ -15,9 +15,11 @@ use mobifs_volume::{
 
 use unicode_width::UnicodeWidthStr as _;
 
+use super::figures::{duration, padded, size};
+use super::measured::{self, microseconds};
 use super::{
-    AS_LONG_AS_IT_TAKES, ask_patiently, calibrate, mounts, print_as_is, print_while_read,
-    shell_quoted, totals, unexpected,
+    AS_LONG_AS_IT_TAKES, fetch, json_text, mounts, print_as_is, print_while_read, shell_quoted,
+    totals,
 };
 use crate::arguments::StatusArguments;
 
@@ -70,34 +72,6 @@ fn of_mount(mountpoint: &Path, arguments: &StatusArguments) -> Result<String, Fa
     }
     let why = left_tree.map_or_else(String::new, |why| format!("{why}\n\n"));
     Ok(why + &table(&status))
-}
-
-/// A document for programs: of several that follow each other one a line.
-pub(super) fn json_text(
-    document: &impl serde::Serialize,
-    in_one_line: bool,
-) -> Result<String, Failure> {
-    let json = if in_one_line {
-        serde_json::to_string(document)
-    } else {
-        serde_json::to_string_pretty(document)
-    };
-    let mut text = json.map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
-    text.push('\n');
-    Ok(text)
-}
-
-/// Asks a daemon.
-pub(super) fn fetch(
-    mountpoint: &Path,
-    select: AppSelection,
-    patience: &AnswerPatience,
-) -> Result<Status, Failure> {
-    let request = Request::Status { select };
-    match ask_patiently(mountpoint, &request, patience)?.1 {
-        Reply::Status { status } => Ok(*status),
-        other => Err(unexpected(&other)),
-    }
 }
 
 /// The report for people.
@@ -361,14 +335,14 @@ fn write_durable(text: &mut String, store: &StoreStatus) -> std::fmt::Result {
         format!(
             " ({}: {}, with a flush {})",
             size(times.bytes),
-            calibrate::microseconds(times.durable_us),
-            calibrate::microseconds(times.flushed_us)
+            microseconds(times.durable_us),
+            microseconds(times.flushed_us)
         )
     });
     writeln!(
         text,
         "         {direct}{times}; measured on {}",
-        calibrate::device(measured)
+        measured::device(measured)
     )
 }
 
@@ -451,38 +425,6 @@ pub(super) fn shown_name(app: &AppReport) -> String {
     printable(&app.full_name().to_string()).into_owned()
 }
 
-/// A text that takes at least so many columns of a terminal, where a Chinese character takes two.
-pub(super) fn padded(text: &str, columns: usize) -> String {
-    let missing = columns.saturating_sub(text.width());
-    format!("{text}{:missing$}", "")
-}
-
-/// `12.3 MiB`
-pub(super) fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 {
-        format!("{bytes} B")
-    } else {
-        format!("{value:.1} {}", UNITS[unit])
-    }
-}
-
-/// `1.2 s`, `3 min`, `5 h`, `2 d`
-pub(super) fn duration(seconds: f64) -> String {
-    match seconds {
-        s if s < 60.0 => format!("{s:.1} s"),
-        s if s < 3_600.0 => format!("{:.0} min", s / 60.0),
-        s if s < 172_800.0 => format!("{:.0} h", s / 3_600.0),
-        s => format!("{:.0} d", s / 86_400.0),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -511,15 +453,5 @@ mod tests {
             ..HistoryStatus::default()
         };
         assert_eq!(kept(&history), "off (keep_count = 0); 1 snapshot is kept");
-    }
-
-    #[test]
-    fn figures_are_readable() {
-        assert_eq!(size(0), "0 B");
-        assert_eq!(size(1536), "1.5 KiB");
-        assert_eq!(size(5 << 30), "5.0 GiB");
-        assert_eq!(duration(1.25), "1.2 s");
-        assert_eq!(duration(200.0), "3 min");
-        assert_eq!(duration(7_200.0), "2 h");
     }
 }

@@ -6,7 +6,8 @@ use mobifs_daemon::control::{ControlError, Reply, Request, find_mount};
 use mobifs_daemon::{Code, DayTotals, Failure, read_totals};
 use serde_json::json;
 
-use super::status::{json_text, size};
+use super::figures::size;
+use super::json_text;
 use super::{ask, print, unexpected};
 
 /// What writing takes by the flash model's fit for eMMC (docs/FLASH.md), in mJ for 10⁶ bytes.

@@ -2,10 +2,10 @@
 
 use mobifs_base::{ObjectId, S_ISGID};
 use mobifs_fuse::protocol::{
-    CopyFileRangeArgs, CopyFileRangeReply, FallocateArgs, LseekArgs, LseekReply, ReadArgs,
-    WriteArgs, WriteReply, syscall, write,
+    CopyFileRangeArgs, FallocateArgs, LseekArgs, LseekReply, ReadArgs, WriteArgs, WriteReply,
+    syscall, write,
 };
-use mobifs_fuse::{Call, Delivery, Reply};
+use mobifs_fuse::{Call, Delivery};
 use mobifs_volume::{AllocateMode, AttributeChange, FsError, SetIdBits, Whence, WriteAt};
 use rustix::io::Errno;
 
@@ -179,20 +179,5 @@ impl Adapter {
         if self.set_id_files.remove(object) || inherited {
             call.invalidate_attributes(object.0);
         }
-    }
-}
-
-/// The two forms of the request need two forms of the answer.
-pub(super) fn send_copied(reply: Reply<'_>, bytes: u64, wide: bool) -> Delivery {
-    if wide {
-        reply.value(&CopyFileRangeReply {
-            bytes_copied: bytes,
-        })
-    } else {
-        // At most `COPY_BYTES_MAX`.
-        reply.value(&WriteReply {
-            size: bytes as u32,
-            padding: 0,
-        })
     }
 }

@@ -44,7 +44,7 @@ use mobifs_volume::{InFlightRequest, Node};
 use rustix::io::Errno;
 use zerocopy::FromBytes as _;
 
-use super::{Adapter, Outcome, answer, data, directory, fs, object};
+use super::{Adapter, Outcome, answer, directory, fs, object, wire};
 
 impl Adapter {
     /// Finishes a request that a predecessor had in flight; `executed`: how far it came.
@@ -93,7 +93,7 @@ impl Adapter {
                 if call.header().uid != 0 {
                     call.invalidate_attributes(args.node_out);
                 }
-                data::send_copied(call.reply(), outcome, *wide_reply)
+                wire::send_copied(call.reply(), outcome, *wide_reply)
             }
             Operation::Fallocate(_) => {
                 let object = object(call);

@@ -40,6 +40,7 @@ mod observer;
 mod session;
 mod session_record;
 mod set_id;
+mod wire;
 mod xattr;
 
 use std::sync::{Arc, OnceLock};
@@ -269,7 +270,7 @@ impl Adapter {
             Operation::Lseek(args) => answer(call, self.seek(call, &args), |r, s| r.value(&s)),
             Operation::CopyFileRange { args, wide_reply } => {
                 let bytes = self.copy_range(call, &args);
-                answer(call, bytes, |r, n| data::send_copied(r, n, wide_reply))
+                answer(call, bytes, |r, n| wire::send_copied(r, n, wide_reply))
             }
             Operation::GetAttr => {
                 let node = self.volume.attributes(object(call)).map_err(fs);
@@ -319,7 +320,7 @@ impl Adapter {
                 name,
                 new_name,
             } => {
-                let mode = namespace::rename_mode(flags, caller(call, 0))?;
+                let mode = wire::rename_mode(flags, caller(call, 0))?;
                 let target = ObjectId(new_directory);
                 let renamed = self.volume.rename(object, name, target, new_name, mode);
                 self.after_removal(renamed, &[(object, name), (target, new_name)])

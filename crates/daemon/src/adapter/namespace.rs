@@ -1,26 +1,13 @@
 //! Names: lookup, new objects, links, renames.
 
 use mobifs_base::{DeviceNumber, FileKind, MODE_MASK, ObjectId};
-use mobifs_fuse::protocol::{CreateArgs, EntryReply, MkNodArgs, OpenReply, open, syscall};
+use mobifs_fuse::protocol::{CreateArgs, EntryReply, MkNodArgs, OpenReply, open};
 use mobifs_fuse::{Call, Delivery, Operation};
-use mobifs_volume::{Caller, FsError, Node, NodeSpec, RenameMode, is_rollback_journal};
+use mobifs_volume::{FsError, Node, NodeSpec, is_rollback_journal};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::{Adapter, ENTRY_VALID_SECONDS, Outcome, caller, fs, object};
-
-/// What a rename does if its target exists, and what it leaves.
-pub(super) const fn rename_mode(flags: u32, caller: Caller) -> Result<RenameMode, Errno> {
-    // Both at once: the kernel has looked the name up, and locks it until the request is answered.
-    const WHITEOUT_OF_NEW_NAME: u32 = syscall::RENAME_WHITEOUT | syscall::RENAME_NOREPLACE;
-    match flags {
-        0 => Ok(RenameMode::Replace),
-        syscall::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
-        syscall::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
-        syscall::RENAME_WHITEOUT | WHITEOUT_OF_NEW_NAME => Ok(RenameMode::Whiteout(caller)),
-        _ => Err(Errno::INVAL),
-    }
-}
 
 const fn permission_bits(mode: u32) -> u16 {
     (mode as u16) & MODE_MASK
@@ -135,26 +122,4 @@ fn node_spec(args: &MkNodArgs) -> Outcome<NodeSpec<'static>> {
         rdev: DeviceNumber(args.rdev),
         symlink_target: None,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flags_that_make_no_sense_together_are_refused() {
-        let caller = Caller {
-            uid: 7,
-            ..Caller::default()
-        };
-        let mode = |flags| rename_mode(flags, caller);
-        assert_eq!(mode(0), Ok(RenameMode::Replace));
-        assert_eq!(mode(1), Ok(RenameMode::NoReplace));
-        assert_eq!(mode(2), Ok(RenameMode::Exchange));
-        assert_eq!(mode(4), Ok(RenameMode::Whiteout(caller)));
-        assert_eq!(mode(5), Ok(RenameMode::Whiteout(caller)));
-        for flags in [3, 6, 7, 8, u32::MAX] {
-            assert_eq!(mode(flags), Err(Errno::INVAL));
-        }
-    }
 }

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt as _;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use super::connection::BusError;
+use super::error::BusError;
 
 /// Where the system bus is if the environment does not name another place.
 const DEFAULT: &str = "unix:path=/run/dbus/system_bus_socket";

@@ -6,7 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use super::BusListener;
-use super::connection::{BusError, Connection};
+use super::connection::Connection;
+use super::error::BusError;
 use super::message::Message;
 use super::service::{PROPERTIES, properties, property};
 use super::wire::Value;

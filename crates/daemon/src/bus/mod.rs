@@ -10,6 +10,7 @@
 
 mod address;
 mod connection;
+mod error;
 pub(crate) mod fuzzing;
 mod listener;
 mod logind;

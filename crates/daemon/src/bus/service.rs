@@ -1,6 +1,7 @@
 //! What all services on the bus have in common: their properties.
 
-use super::connection::{BusError, Connection};
+use super::connection::Connection;
+use super::error::BusError;
 use super::message::Message;
 use super::wire::Value;
 

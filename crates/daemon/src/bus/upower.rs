@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::BusListener;
-use super::connection::{BusError, Connection};
+use super::connection::Connection;
+use super::error::BusError;
 use super::logind::Logind;
 use super::message::Message;
 use super::service::{PROPERTIES, properties};

@@ -12,7 +12,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::BusListener;
 use super::address;
-use super::connection::{BUS, BusError, Connection};
+use super::connection::{BUS, Connection};
+use super::error::BusError;
 use super::logind::{self, Logind};
 use super::message::{Kind, Message};
 use super::upower::{self, Upower};

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::inotify;
 
-use super::UserInput;
+use super::observer::UserInput;
 
 /// `struct input_event`: a `struct timeval`, then type, code and value.
 const TYPE_AT: usize = 2 * size_of::<libc::c_long>();

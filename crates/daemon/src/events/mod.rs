@@ -4,8 +4,10 @@
 //! One thread waits for all of it. What a machine does not have, or the process may not read, is
 //! skipped without a warning.
 
+mod around;
 mod battery;
 mod input;
+mod observer;
 mod pressure;
 mod screen;
 mod target;
@@ -22,11 +24,13 @@ use mobifs_volume::{BatterySource, EventSources};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
+pub use around::AroundWatcher;
 use battery::{Batteries, BatteryWatch};
 use input::InputDevices;
+pub(crate) use observer::{EventObserver, UserInput};
 use pressure::Pressure;
 use screen::{ScreenWatch, Screens};
-pub use target::{AroundWatcher, EventTarget};
+pub use target::EventTarget;
 
 /// Batteries are looked at this often.
 const BATTERY_INTERVAL: Duration = Duration::from_secs(30);
@@ -37,27 +41,6 @@ const SCREEN_INTERVAL: Duration = Duration::from_secs(5);
 const INPUT_PAUSE: Duration = Duration::from_millis(50);
 /// Memory pressure is answered at most this often.
 const PRESSURE_PAUSE: Duration = Duration::from_secs(10);
-
-/// What a user did, as far as it is distinguished.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum UserInput {
-    /// Something else, or unknown.
-    Other,
-    /// Pressed a key.
-    Key,
-    /// Touched a screen or a pad, or clicked.
-    Touch,
-}
-
-/// Observes what happens around a mount, besides the [`EventTarget`].
-pub(crate) trait EventObserver: Send + Sync {
-    /// The user used an input device, or is no longer idle.
-    fn user_acted(&self, what: UserInput);
-    /// The battery became low, or is no longer so.
-    fn battery_changed(&self, is_low: bool);
-    /// The screen was switched on or off.
-    fn screen_changed(&self, is_on: bool);
-}
 
 /// Passes the events around a mount on to what decides about commits, until it is dropped.
 #[derive(Debug)]

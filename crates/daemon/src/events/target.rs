@@ -1,11 +1,6 @@
 //! What events around a mount are for: what decides about its commits.
 
-use std::sync::Arc;
-
-use mobifs_volume::{BatterySource, EventSources, Volume};
-
-use super::EventWatcher;
-use crate::bus::{self, BusWatcher};
+use mobifs_volume::{BatterySource, Volume};
 
 /// Decides when changes are committed, and so has to know what happens around them. Calls come
 /// from several threads and may take their time.
@@ -71,26 +66,5 @@ impl EventTarget for Volume {
 
     fn relieve_memory(&self) {
         Self::relieve_memory(self);
-    }
-}
-
-/// Passes all events around a mount on, until it is dropped.
-#[derive(Debug)]
-pub struct AroundWatcher {
-    _events: Option<EventWatcher>,
-    _bus: Option<BusWatcher>,
-}
-
-impl AroundWatcher {
-    /// Starts to listen to what these sources have.
-    pub fn start(target: &Arc<dyn EventTarget>, sources: &EventSources) -> Self {
-        let events = EventWatcher::start(Arc::clone(target), sources, None);
-        let events = events.inspect_err(|error| {
-            tracing::warn!(%error, "cannot watch for events; the daemon goes on without them");
-        });
-        Self {
-            _events: events.ok(),
-            _bus: bus::watch(target, sources, None),
-        }
     }
 }

@@ -9,6 +9,7 @@
 mod buffer;
 mod paths;
 mod processes;
+mod shared;
 mod writer;
 
 use std::fs::File;
@@ -18,9 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use crate::events::{EventObserver, UserInput};
+use crate::events::EventObserver;
 use crate::mount_paths::MountPaths;
-use mobifs_base::{DeviceState, ObservedOperation, Operation, UserOperation};
+use mobifs_base::{ObservedOperation, Operation, UserOperation};
 use mobifs_recording::{
     LogHeader, LogPart, Observation, apps_frame, part_bytes_max, resume_log, start_log,
 };
@@ -33,6 +34,7 @@ use crate::laboratory;
 use buffer::Buffer;
 use paths::RecordingPaths;
 use processes::Processes;
+use shared::Shared;
 use writer::Writer;
 
 /// A recording under way.
@@ -41,22 +43,6 @@ pub(crate) struct Recording {
     paths: RecordingPaths,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// What the workers, the writing thread and status requests share.
-#[derive(Debug)]
-pub(super) struct Shared {
-    buffer: Buffer,
-    processes: Processes,
-    /// Observations written so far.
-    events: AtomicU64,
-    lost: AtomicU64,
-    /// No observation is accepted any more.
-    has_ended: AtomicBool,
-    /// Why it has ended before the mount.
-    stopped: Mutex<Option<String>>,
-    /// To be written between observations, in order.
-    frames: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Recording {
@@ -227,69 +213,4 @@ fn names_in_use(volume: &Volume) -> Vec<LogPart> {
         }
     });
     parts
-}
-
-impl Shared {
-    fn add(&self, observation: &Observation<'_>) {
-        if !self.has_ended.load(Ordering::Relaxed) {
-            self.buffer.push(observation);
-        }
-    }
-
-    fn device(&self, state: DeviceState) {
-        let at = observation_clock();
-        self.add(&Observation::Device { at, state });
-    }
-
-    fn user(&self, operation: UserOperation) {
-        let at = observation_clock();
-        self.add(&Observation::User { at, operation });
-    }
-
-    /// Nothing can be written any more.
-    fn stop(&self, why: String) {
-        self.has_ended.store(true, Ordering::SeqCst);
-        tracing::warn!("the recording ends here, the mount goes on: {why}");
-        *self.stopped.lock() = Some(why);
-    }
-}
-
-impl OperationObserver for Shared {
-    fn observe(&self, observed: &ObservedOperation<'_>) {
-        if self.has_ended.load(Ordering::Relaxed) {
-            return;
-        }
-        let process = self.processes.of(observed.thread, observed.begun_at);
-        self.buffer.push(&Observation::Operation {
-            process,
-            observed: *observed,
-        });
-    }
-}
-
-impl EventObserver for Shared {
-    fn user_acted(&self, what: UserInput) {
-        self.user(match what {
-            UserInput::Touch => UserOperation::Touch,
-            UserInput::Key => UserOperation::Key,
-            UserInput::Other => UserOperation::Other,
-        });
-    }
-
-    fn battery_changed(&self, is_low: bool) {
-        let state = if is_low {
-            DeviceState::BatteryLow
-        } else {
-            DeviceState::BatteryOk
-        };
-        self.device(state);
-    }
-
-    fn screen_changed(&self, is_on: bool) {
-        self.device(if is_on {
-            DeviceState::ScreenOn
-        } else {
-            DeviceState::ScreenOff
-        });
-    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mobifs_recording::LogPart;
 
-use super::Shared;
+use super::shared::Shared;
 
 /// What comes within this time is written together; a kill loses no more than that.
 const GATHER: Duration = Duration::from_millis(20);

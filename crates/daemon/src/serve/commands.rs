@@ -12,12 +12,14 @@ use crate::mount_users::{MountUser, users_of_device};
 use mobifs_fuse::{SessionHandle, UnmountError};
 use mobifs_host::{MountEntry, mount_at};
 use mobifs_volume::{
-    AppName, AppSelection, Arena, OpenedStore, PolicySettings, ROOM_ADVICE, Volume, VolumeError,
+    AppName, AppSelection, Arena, OpenedStore, OwnerState, PolicySettings, ROOM_ADVICE, Volume,
+    VolumeError,
 };
 use parking_lot::{Condvar, Mutex};
 
+use super::plan::RETRY_INTERVAL;
 use crate::config_text::ConfigText;
-use crate::failure::Failure;
+use crate::failure::{Code, Failure};
 use crate::handover::SupervisorLink;
 use crate::mount_users::describe;
 use crate::recording::Recording;
@@ -200,7 +202,7 @@ impl Daemon {
         }
         // A mount that is out of the tree cannot be aborted from outside: it ends with
         // its daemon, which therefore does here what it does after serving.
-        let code = match super::finish(self) {
+        let code = match self.finish() {
             Ok(()) => 0,
             Err(failure) => {
                 tracing::error!(%failure, "the mount ended with an error");
@@ -384,7 +386,7 @@ impl Daemon {
                 // A process uses the mount, and it could not be aborted. It ends with this daemon:
                 // nothing is written any more.
                 tracing::warn!("the aborted mount is still in use; the daemon ends now");
-                let outcome = super::finish(self);
+                let outcome = self.finish();
                 end_soon();
                 reply(outcome)
             }
@@ -505,5 +507,59 @@ fn kind_of(error: &VolumeError) -> ErrorKind {
     match error {
         VolumeError::UnknownApp { .. } | VolumeError::Setting(_) => ErrorKind::Usage,
         _ => ErrorKind::Failed,
+    }
+}
+
+/// The end.
+impl Daemon {
+    /// After serving: commits and applies everything, and ends the recording.
+    pub(super) fn finish(&self) -> Result<(), Failure> {
+        let ended = self.finish_store();
+        if let Some(recording) = &self.recording {
+            recording.finish();
+        }
+        ended
+    }
+
+    /// Commits and applies everything, unless the power was cut. What cannot be committed is tried
+    /// again until the process is asked to end, because what is in memory is lost with it.
+    fn finish_store(&self) -> Result<(), Failure> {
+        // The thread that comes second finds that the first is finishing the store, and waits for its
+        // end.
+        let Some(opened) = self.opened.lock().take() else {
+            return self.ended.wait(None).unwrap_or(Ok(()));
+        };
+        if self.is_power_cut() {
+            // A drill writes nothing any more, not even whether this process is about to end.
+            opened.abandon();
+            tracing::warn!("a drill simulated a power cut: uncommitted changes are discarded");
+            return Ok(());
+        }
+        opened.set_owner_state(OwnerState::Finishing);
+        while let Err(error) = self.volume.shutdown() {
+            tracing::error!(%error, "the daemon could not commit everything");
+            if self.must_end_now() {
+                self.supervisor.withdraw("ended by two signals");
+                let is_committed = self.volume.sync_app(None, false).is_ok();
+                opened.abandon();
+                let what = if is_committed {
+                    "everything is committed, but could not be applied, which the next mount tries \
+                     again"
+                } else {
+                    "changes that could not be committed are lost"
+                };
+                return Err(Failure::new(Code::Failed, format!("{what}: {error}")));
+            }
+            std::thread::sleep(RETRY_INTERVAL);
+        }
+        self.note_totals();
+        // From here on a successor has nothing to do that the next mount does not do.
+        self.supervisor.withdraw("unmounted");
+        let path = self.paths.store.clone();
+        opened
+            .close()
+            .map_err(|error| Failure::of_store(&path, &error))?;
+        tracing::info!(store = %path.display(), "unmounted");
+        Ok(())
     }
 }

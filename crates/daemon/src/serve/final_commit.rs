@@ -13,7 +13,7 @@ use mobifs_store::StoreError;
 use mobifs_volume::{CommitPass, LastCommit, LastCommitError, OpenOptions};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::{Plan, RETRY_INTERVAL, open_options};
+use super::plan::{Plan, RETRY_INTERVAL, open_options};
 use crate::failure::{Code, Failure};
 use crate::handover::SupervisorLink;
 

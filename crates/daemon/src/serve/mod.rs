@@ -3,19 +3,19 @@
 mod commands;
 mod final_commit;
 mod history;
+mod plan;
+mod serving;
 mod signals;
 mod takeover;
 
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mobifs_fuse::{AccessTimes, MountOptions, SessionError};
+use mobifs_fuse::SessionError;
 use mobifs_host::mount_at;
-use mobifs_volume::{
-    Arena, OpenOptions, OpenedStore, OwnerState, Volume, VolumeOptions, fault_point,
-};
+use mobifs_volume::{Arena, OpenOptions, OpenedStore, Volume, fault_point};
 use rustix::fs::{Mode, OFlags};
 use signal_hook::consts::SIGHUP;
 
@@ -27,49 +27,17 @@ use crate::events::{EventTarget, EventWatcher};
 use crate::failure::{Code, Failure};
 use crate::handover::{self, SupervisorLink};
 use crate::launch::Ready;
-use crate::mount_paths::MountPaths;
 use crate::predecessor::{Patience, after_predecessor};
 use crate::recording::Recording;
-use crate::store_owner::serving;
 use commands::Daemon;
 pub use history::{STORE_HISTORY, history_status, why_no_history};
+pub use plan::Plan;
+use plan::{mount_options, open_options, volume_options};
+use serving::{Serving, record_serving};
 pub use takeover::TakeoverState;
-
-/// How long to wait before trying again to commit what could not be committed.
-const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A power cut loses so much of the totals of a day.
 const TOTALS_INTERVAL: Duration = Duration::from_secs(600);
-
-/// Everything that a mount needs to know.
-#[derive(Debug)]
-pub struct Plan {
-    /// Store and mount point.
-    pub paths: MountPaths,
-    /// For the kernel.
-    pub mount: MountOptions,
-    /// Whether the mount table's source was named by the user.
-    pub has_source_name: bool,
-    /// How long to wait for a daemon whose mount of the store has ended and that still brings
-    /// its changes there.
-    pub wait: Duration,
-    /// The configuration in force.
-    pub config: ConfigText,
-    /// Where it is read again from.
-    pub config_file: Option<PathBuf>,
-    /// The trace that what programs do is recorded as; an absolute path.
-    pub record: Option<PathBuf>,
-}
-
-/// A mount that is made or taken over, and not served yet.
-struct Serving {
-    opened: OpenedStore,
-    volume: Arc<Volume>,
-    session: VolumeSession,
-    /// What a successor needs; none if there will be none.
-    arena: Option<Arena>,
-    recording: Option<Recording>,
-}
 
 /// What holds for the process from its start on: its name, its heap, its core dumps, and that a
 /// panic ends it if a supervisor starts another one.
@@ -165,7 +133,7 @@ pub fn serve(
     let served = run(session, &daemon);
     daemon.ended.begin();
     drop(watcher);
-    let ended = finish(&daemon);
+    let ended = daemon.finish();
     // Until here sleep and shutdown were delayed.
     drop(bus);
     // Until here `mobifs umount` has waited.
@@ -175,21 +143,6 @@ pub fn serve(
     }
     served.map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
     ended
-}
-
-/// Says in the store's lock which mount this process serves, as soon as it is there: it may leave
-/// the tree before anything else is done. A mount that is out of it already ends by itself.
-fn record_serving(opened: &OpenedStore, mountpoint: &Path) {
-    match mount_at(mountpoint) {
-        Ok(Some(mount)) => opened.set_owner_state(serving(&mount)),
-        Ok(None) => opened.set_owner_state(OwnerState::Finishing),
-        Err(error) => {
-            tracing::debug!(
-                %error,
-                "cannot find the mount in the mount table: the store's lock does not name it"
-            )
-        }
-    }
 }
 
 /// Ends a mount that was not reported as usable yet. Its connection is aborted first: nothing answers requests, and an
@@ -281,33 +234,6 @@ fn mount(
     })
 }
 
-fn open_options(plan: &Plan) -> OpenOptions<'_> {
-    OpenOptions {
-        read_only: plan.mount.read_only,
-        ..OpenOptions::new(&plan.config.config)
-    }
-}
-
-fn volume_options(plan: &Plan, arena: Option<&Arena>) -> VolumeOptions {
-    let mount = &plan.mount;
-    VolumeOptions {
-        read_only: mount.read_only,
-        no_access_time: mount.access_times == AccessTimes::Never,
-        no_directory_access_time: mount.no_directory_access_times,
-        arena: arena.cloned(),
-        applied: history::of_store(&plan.paths.store, &plan.config.config.history),
-        ..VolumeOptions::new(&plan.config.config)
-    }
-}
-
-fn mount_options(plan: &Plan) -> MountOptions {
-    let mut options = plan.mount.clone();
-    if !plan.has_source_name {
-        options.source_name = plan.paths.store.to_string_lossy().into_owned();
-    }
-    options
-}
-
 /// Hands over what a successor needs. The connection with the kernel comes last: a supervisor that
 /// has it has everything.
 fn hand_over(
@@ -378,57 +304,6 @@ fn start_control(
         (None, None) => return Ok(None),
     };
     control.map(Some).map_err(no_control)
-}
-
-/// After serving: commits and applies everything, and ends the recording.
-fn finish(daemon: &Daemon) -> Result<(), Failure> {
-    let ended = finish_store(daemon);
-    if let Some(recording) = &daemon.recording {
-        recording.finish();
-    }
-    ended
-}
-
-/// Commits and applies everything, unless the power was cut. What cannot be committed is tried
-/// again until the process is asked to end, because what is in memory is lost with it.
-fn finish_store(daemon: &Daemon) -> Result<(), Failure> {
-    // The thread that comes second finds that the first is finishing the store, and waits for its
-    // end.
-    let Some(opened) = daemon.opened.lock().take() else {
-        return daemon.ended.wait(None).unwrap_or(Ok(()));
-    };
-    if daemon.is_power_cut() {
-        // A drill writes nothing any more, not even whether this process is about to end.
-        opened.abandon();
-        tracing::warn!("a drill simulated a power cut: uncommitted changes are discarded");
-        return Ok(());
-    }
-    opened.set_owner_state(OwnerState::Finishing);
-    while let Err(error) = daemon.volume.shutdown() {
-        tracing::error!(%error, "the daemon could not commit everything");
-        if daemon.must_end_now() {
-            daemon.supervisor.withdraw("ended by two signals");
-            let is_committed = daemon.volume.sync_app(None, false).is_ok();
-            opened.abandon();
-            let what = if is_committed {
-                "everything is committed, but could not be applied, which the next mount tries \
-                 again"
-            } else {
-                "changes that could not be committed are lost"
-            };
-            return Err(Failure::new(Code::Failed, format!("{what}: {error}")));
-        }
-        std::thread::sleep(RETRY_INTERVAL);
-    }
-    daemon.note_totals();
-    // From here on a successor has nothing to do that the next mount does not do.
-    daemon.supervisor.withdraw("unmounted");
-    let path = daemon.paths.store.clone();
-    opened
-        .close()
-        .map_err(|error| Failure::of_store(&path, &error))?;
-    tracing::info!(store = %path.display(), "unmounted");
-    Ok(())
 }
 
 /// Notes the totals of the day from time to time, as long as there is a daemon.

@@ -9,10 +9,9 @@ use mobifs_fuse::is_mounted;
 use mobifs_store::StoreError;
 use mobifs_volume::{Arena, ArenaError, OpenedStore, Volume, arm_fault_points, fault_point};
 
-use super::{
-    Plan, RETRY_INTERVAL, Serving, final_commit, mount_options, open_options, record_serving,
-    volume_options,
-};
+use super::final_commit;
+use super::plan::{Plan, RETRY_INTERVAL, mount_options, open_options, volume_options};
+use super::serving::{Serving, record_serving};
 use crate::adapter::{TakeoverError, VolumeSession, begin_takeover, postpone_takeover};
 use crate::config_text::ConfigText;
 use crate::failure::{Code, Failure};

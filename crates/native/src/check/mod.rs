@@ -1,6 +1,7 @@
 //! Whether a filesystem can be steered, in sentences. Changes nothing.
 
 mod obstacle;
+mod remedy;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,10 +15,9 @@ use rustix::thread::{CapabilitySet, capabilities};
 use crate::filesystem::{Ext4, Filesystem, NO_COW, Settings};
 use crate::mount_options::MountOptions;
 use crate::only;
-use crate::takeover::ORDER_NOTE;
-use obstacle::is_root;
 pub use obstacle::{COMMIT_INTERVAL_MAX_S, Obstacle, commit_interval_s};
-pub(crate) use obstacle::{how_to_mount_with, unmounted};
+use remedy::is_root;
+pub(crate) use remedy::{how_to_mount_with, unmounted};
 
 /// A journal that takes no larger transactions than this would commit all the time.
 pub const LARGEST_TRANSACTION_BYTES_MIN: u64 = 1 << 20;
@@ -34,6 +34,11 @@ const TWICE_NOTE: &str = "With data=journal content is written twice, to the jou
 const RESIZED_NOTE: &str = "Files that programs both shorten and allocate again (ftruncate, fallocate) may \
      have wrong content after a power cut, as on any ext4 with data=journal: a fault of the kernel \
      (docs/NATIVE.md).";
+
+/// What steering a btrfs does not promise.
+pub const ORDER_NOTE: &str = "btrfs writes content before a commit, file by file, while programs go on, \
+     so a commit is not one point in time: nothing is promised, durability calls block, as without MobiFS, \
+     and only when it commits is steered";
 
 /// What is known of a place.
 #[derive(Clone, Debug)]

@@ -11,13 +11,36 @@ use mobifs_base::MonotonicNs;
 use mobifs_history::{Archive, Done, KeepRules, Retention, Subvolume};
 use mobifs_host::MountEntry;
 use mobifs_steered::{Device, Directory, Standstill};
-use mobifs_volume::{HistoryRules, HistoryStatus};
+use mobifs_volume::{Config, HistoryRules, HistoryStatus};
 
+use crate::filesystem::Filesystem;
 use pause::Pause;
 pub use watchdog::run_watchdog;
 
 /// Where snapshots lie, in the subvolume that is mounted.
 pub const DIRECTORY: &str = ".mobifs-history";
+
+/// What keeps the history of a filesystem, if it can have one.
+pub(crate) fn keeper(
+    mount: &MountEntry,
+    filesystem: &Filesystem,
+    config: &Config,
+) -> Option<Keeper> {
+    if matches!(filesystem, Filesystem::Btrfs(_)) {
+        return Some(Keeper::new(mount, config.history));
+    }
+    warn_without(&config.history);
+    None
+}
+
+/// Says that a history which is wanted cannot be kept.
+pub(crate) fn warn_without(rules: &HistoryRules) {
+    if rules.is_on() {
+        tracing::warn!(
+            "no history is kept ([history] in the configuration): only btrfs has snapshots"
+        );
+    }
+}
 
 /// Keeps snapshots of a filesystem.
 #[derive(Debug)]

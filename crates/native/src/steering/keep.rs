@@ -2,37 +2,14 @@
 
 use mobifs_base::MonotonicNs;
 use mobifs_history::Done;
-use mobifs_host::MountEntry;
-use mobifs_volume::{Config, HistoryRules};
+use mobifs_volume::HistoryRules;
 use parking_lot::Mutex;
 
 use super::Steering;
-use crate::filesystem::Filesystem;
-use crate::history::Keeper;
+use crate::history::{Keeper, warn_without};
 
 /// While the kernel gives back the room of a snapshot, it is looked at this often, in nanoseconds.
 const LOOK_NS: u64 = 1_000_000_000;
-
-/// What keeps the history of a filesystem, if it can have one.
-pub(super) fn keeper(
-    mount: &MountEntry,
-    filesystem: &Filesystem,
-    config: &Config,
-) -> Option<Keeper> {
-    if matches!(filesystem, Filesystem::Btrfs(_)) {
-        return Some(Keeper::new(mount, config.history));
-    }
-    warn_without(&config.history);
-    None
-}
-
-fn warn_without(rules: &HistoryRules) {
-    if rules.is_on() {
-        tracing::warn!(
-            "no history is kept ([history] in the configuration): only btrfs has snapshots"
-        );
-    }
-}
 
 impl Steering {
     /// Takes a snapshot if one is due; for whoever has just committed and still keeps others from it.

@@ -8,8 +8,8 @@ use unicode_width::UnicodeWidthStr as _;
 use super::note::{Direction, Note, Notes};
 use super::place::Place;
 use super::starter::Starter;
+use crate::commands::figures::padded;
 use crate::commands::print;
-use crate::commands::status::padded;
 
 /// How far an adoption has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

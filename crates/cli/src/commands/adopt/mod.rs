@@ -9,6 +9,7 @@
 //! starts, by a [`unit`].
 
 mod back;
+mod boot;
 mod directory;
 mod durable;
 mod examine;
@@ -33,9 +34,10 @@ use mobifs_volume::{arm_fault_points, fault_point};
 use super::{print, tell};
 use crate::arguments::{AdoptArguments, BootChoice, UnadoptArguments};
 use crate::mount_options::Options;
+use boot::Boot;
 use note::{Direction, Note, Notes};
 use place::Place;
-use starter::{Boot, Starter};
+use starter::Starter;
 
 /// How a condition of a unit says that it is not to be started, and that it has failed.
 const NOT_TO_BE_STARTED: u8 = 1;

@@ -13,9 +13,9 @@ use mobifs_daemon::{Code, Failure};
 use mobifs_host::DirectoryLock;
 use serde::{Deserialize, Serialize};
 
+use super::boot::Boot;
 use super::durable::{cannot, make_directories, remove_file, replace_file};
 use super::place::Place;
-use super::starter::Boot;
 
 const SCHEMA: u32 = 1;
 /// Escaped names are cut off here, so that names of units fit.

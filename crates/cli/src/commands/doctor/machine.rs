@@ -7,7 +7,7 @@ use mobifs_volume::Config;
 use serde::Serialize;
 
 use super::kernels::{MINIMUM, STEPS, version_of};
-use crate::commands::status::size;
+use crate::commands::figures::size;
 
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

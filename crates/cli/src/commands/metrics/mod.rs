@@ -17,7 +17,7 @@ use mobifs_daemon::{Code, Failure};
 use mobifs_volume::AppSelection;
 
 use super::mounts::{self, Found};
-use super::{print, print_as_is, status};
+use super::{fetch, print, print_as_is};
 use crate::arguments::{MetricsArguments, MetricsFormat};
 use exposition::Format;
 
@@ -67,7 +67,7 @@ fn named(path: &Path) -> Result<Found, Failure> {
         limit: Some(APPS_LOOKED_AT),
         ..AppSelection::default()
     };
-    let status = status::fetch(&mount.mountpoint, select, &mounts::PATIENCE);
+    let status = fetch(&mount.mountpoint, select, &mounts::PATIENCE);
     let found = Found {
         mount,
         status,
