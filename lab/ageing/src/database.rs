@@ -10,6 +10,9 @@ use crate::content::mix;
 use crate::error::AgeError;
 use crate::plan::Database;
 
+pub(crate) const FULL_ADVICE: &str = "the metadata of this filesystem takes more than the plan leaves: age again with \
+                                      a lower --full";
+
 /// Which VFS of SQLite is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vfs {
@@ -146,7 +149,7 @@ fn sqlite(path: &Path, error: &rusqlite::Error) -> AgeError {
     if error.sqlite_error_code() == Some(no_room) {
         return AgeError::Full {
             path,
-            advice: crate::execute::FULL_ADVICE,
+            advice: FULL_ADVICE,
         };
     }
     let said = mobifs_sqlite::last_error();

@@ -8,12 +8,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::content::{has_content, write_content};
-use crate::database::{Open, Vfs};
+use crate::database::{FULL_ADVICE, Open, Vfs};
 use crate::error::{AgeError, OnPath as _};
 use crate::plan::{FileToWrite, Session, Step};
-
-pub(crate) const FULL_ADVICE: &str = "the metadata of this filesystem takes more than the plan leaves: age again with \
-                                      a lower --full";
 
 /// Where steps are done.
 #[derive(Debug)]

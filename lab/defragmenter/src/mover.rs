@@ -7,17 +7,10 @@ use rustix::io::Errno;
 
 use crate::error::DefragError;
 use crate::ioctls;
-use crate::run::Place;
+use crate::moved::Moved;
+use crate::place::Place;
 use crate::scan::{Found, Looks, Tree};
 use crate::xfs::{Xfs, XfsFile};
-
-/// What became of a move.
-pub(crate) enum Moved {
-    /// This many bytes have moved.
-    Bytes(u64),
-    /// The file stays as it is, or as far as it has come, for this reason.
-    Skipped(&'static str),
-}
 
 const NOT_OPENED: &str = "files that could not be opened for writing";
 const NOT_MOVED: &str = "files that the filesystem did not move";

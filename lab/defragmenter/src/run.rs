@@ -13,7 +13,9 @@ use crate::device::Device;
 use crate::error::DefragError;
 use crate::ext4::Ext4;
 use crate::hot::Hot;
-use crate::mover::{Moved, Mover};
+use crate::moved::Moved;
+use crate::mover::Mover;
+use crate::place::Place;
 use crate::plan::{FileLayout, Limits, Planner, Reason, Step};
 use crate::report::{Report, SCHEMA, State, Stopped};
 use crate::scan::{Looks, Tree, scan};
@@ -82,16 +84,6 @@ impl Default for Options {
 /// Making room may move so many times what then fits in. By remapping the content costs next to
 /// nothing, but each time that room is made the filesystem is synchronised.
 const ROOM_FACTOR: u64 = 4;
-
-/// Where the paths lie.
-pub(crate) struct Place {
-    pub(crate) filesystem: String,
-    pub(crate) mountpoint: PathBuf,
-    /// A directory on it.
-    pub(crate) directory: PathBuf,
-    pub(crate) block_bytes: u64,
-    free_bytes: u64,
-}
 
 /// Defragments the files below the paths, which lie on one filesystem. It ends between two moves when
 /// `is_cancelled` says so.

@@ -17,9 +17,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::DefragError;
 use crate::ioctls::{XfsCommit, xfs_open_without_times, xfs_swap_extents};
-use crate::mover::Moved;
+use crate::moved::Moved;
+use crate::place::Place;
 use crate::plan::{Piece, clipped, joined};
-use crate::run::Place;
 use crate::scan::{Found, Looks, look_at};
 
 /// Copied at a time.

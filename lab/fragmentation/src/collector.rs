@@ -13,6 +13,7 @@ use crate::csv::Csv;
 use crate::distribution::DofDistribution;
 use crate::error::path_text;
 use crate::extent::Extent;
+use crate::facts::FileFacts;
 use crate::free::FreeCounter;
 use crate::kind::{Kind, is_rollback_journal};
 use crate::layout::{Layout, Places};
@@ -25,16 +26,6 @@ const SHARED_MAX: usize = 1_000_000;
 /// Failures that are reported one by one.
 const FAILURES_REPORTED: usize = 5;
 const DAY_SECONDS: i64 = 24 * 60 * 60;
-
-/// What is known of a file besides its extents.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FileFacts<'f> {
-    pub(crate) path: &'f [u8],
-    pub(crate) size: u64,
-    pub(crate) kind: Kind,
-    /// When it was read, in seconds since 1970.
-    pub(crate) read_s: i64,
-}
 
 /// A file, as it was measured.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::collector::FileFacts;
+use crate::facts::FileFacts;
 use crate::names::shown;
 use crate::shape::FileShape;
 

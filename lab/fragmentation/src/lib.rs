@@ -10,6 +10,7 @@ mod csv;
 mod distribution;
 mod error;
 mod extent;
+mod facts;
 mod fiemap;
 mod filesystem;
 mod free;

@@ -10,8 +10,9 @@ use std::path::Path;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, fstatvfs, openat};
 use rustix::io::{Errno, pread};
 
-use crate::collector::{Collector, FileFacts, Place};
+use crate::collector::{Collector, Place};
 use crate::error::MeasureError;
+use crate::facts::FileFacts;
 use crate::fiemap::Mapper;
 use crate::filesystem::{extent_bytes_max, is_defined};
 use crate::fsmap;

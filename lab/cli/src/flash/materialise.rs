@@ -4,7 +4,7 @@ use mobifs_device_server::{BoundaryKind, Journal, materialise};
 use serde_json::json;
 
 use super::arguments::MaterialiseArguments;
-use super::print;
+use super::server::print;
 use crate::failure::{Code, Failure};
 
 pub(crate) fn run(arguments: &MaterialiseArguments) -> Result<(), Failure> {

@@ -4,7 +4,7 @@ use mobifs_device_server::{Reply, Request};
 use serde_json::json;
 
 use super::arguments::PowerOnArguments;
-use super::{ask_server, print, unexpected};
+use super::server::{ask_server, print, unexpected};
 use crate::failure::Failure;
 
 pub(crate) fn run(arguments: &PowerOnArguments) -> Result<(), Failure> {

@@ -3,7 +3,7 @@
 use mobifs_device_server::{Reply, Request};
 
 use super::arguments::StatsArguments;
-use super::{ask_server, print, unexpected};
+use super::server::{ask_server, print, unexpected};
 use crate::failure::Failure;
 
 pub(crate) fn run(arguments: &StatsArguments) -> Result<(), Failure> {

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use mobifs_advisor::{AdviseError, Options, advise, table};
 
+use super::measure;
+use super::model::{ModelArguments, facts_of};
 use super::progress::Progress;
-use super::{ModelArguments, facts_of, measure};
 use crate::failure::{Code, Failure, put};
 
 pub(super) const HELP: &str = "\

@@ -9,7 +9,7 @@ use mobifs_defragmenter::{DefragError, Mode, Options, defragment, table};
 use mobifs_volume::parse_size;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::{ModelArguments, facts_of};
+use super::model::{ModelArguments, facts_of};
 use crate::failure::{Code, Failure, put};
 
 pub(super) const HELP: &str = "\

@@ -9,7 +9,7 @@ use clap::Args;
 use mobifs_fragmentation::{MeasureError, Options, counted, measure, page, table};
 use tempfile::TempPath;
 
-use super::ModelArguments;
+use super::model::ModelArguments;
 use super::progress::Progress;
 use crate::failure::{Code, Failure, put};
 

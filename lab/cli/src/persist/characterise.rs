@@ -11,7 +11,7 @@ use mobifs_persistence::{
 };
 use mobifs_volume::parse_size;
 
-use super::{ModelArguments, OutputArguments, failure, scratch};
+use super::output::{ModelArguments, OutputArguments, failure, scratch};
 use crate::failure::{Code, Failure};
 
 pub(super) const HELP: &str = "\

@@ -12,7 +12,7 @@ use mobifs_persistence::compare::{Arm, CompareOptions, compare, section, text};
 use mobifs_workloads::workload::background::Job;
 use mobifs_workloads::workload::sqlite::{JournalMode, Statement};
 
-use super::{ModelArguments, OutputArguments, failure, scratch};
+use super::output::{ModelArguments, OutputArguments, failure, scratch};
 use crate::failure::{Code, Failure};
 
 pub(super) const HELP: &str = "\

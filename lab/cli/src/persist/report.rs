@@ -18,7 +18,7 @@ use mobifs_workloads::workload::sqlite::JournalMode;
 use serde::Serialize;
 
 use super::compare::{PresetArgument, options_of, title};
-use super::{failure, scratch, write};
+use super::output::{failure, scratch, write};
 use crate::failure::{Code, Failure, put};
 
 pub(super) const HELP: &str = "\

@@ -1,13 +1,14 @@
 //! What a device is made of. Every value carries its origin, unknown keys are refused by
 //! name, and ranges are checked before a model is built.
 
+mod error;
 mod parameter;
 mod preset;
 mod validate;
 
+pub use error::ConfigError;
 pub use parameter::{Origin, Parameter};
 pub use preset::Preset;
-pub use validate::ConfigError;
 
 use serde::{Deserialize, Serialize};
 
@@ -245,22 +246,6 @@ impl Config {
         Ok(config)
     }
 
-    /// A preset with the values of `changes` in place of its own. A changed value is
-    /// written as in a preset, with `source` or `assumed`.
-    ///
-    /// # Errors
-    /// As [`Config::from_toml`].
-    pub fn from_preset_with(preset: Preset, changes: &str) -> Result<Self, ConfigError> {
-        let mut base: toml::Table =
-            toml::from_str(preset.toml()).map_err(|error| ConfigError::toml(&error))?;
-        let changes: toml::Table =
-            toml::from_str(changes).map_err(|error| ConfigError::toml(&error))?;
-        merge(&mut base, changes);
-        let config: Self = base.try_into().map_err(|error| ConfigError::toml(&error))?;
-        config.validate()?;
-        Ok(config)
-    }
-
     /// The configuration as TOML, complete.
     pub fn to_toml(&self) -> String {
         // Only maps with other keys than strings cannot be written as TOML; there are none.
@@ -273,22 +258,6 @@ impl Config {
         let mut table = toml::Table::try_from(self).unwrap_or_default();
         strip_origins(&mut table);
         crc32c::crc32c(table.to_string().as_bytes())
-    }
-}
-
-/// Lays `changes` over `base`; a value with its origin is replaced as one.
-fn merge(base: &mut toml::Table, changes: toml::Table) {
-    for (key, change) in changes {
-        match (base.get_mut(&key), change) {
-            (Some(toml::Value::Table(old)), toml::Value::Table(new))
-                if !new.contains_key("value") =>
-            {
-                merge(old, new);
-            }
-            (_, change) => {
-                base.insert(key, change);
-            }
-        }
     }
 }
 

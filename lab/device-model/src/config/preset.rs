@@ -2,7 +2,8 @@
 
 use std::str::FromStr;
 
-use super::{Config, ConfigError};
+use super::Config;
+use super::error::ConfigError;
 
 /// A device that comes with the crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,5 +55,39 @@ impl FromStr for Preset {
             .into_iter()
             .find(|preset| preset.name() == name)
             .ok_or_else(|| ConfigError::UnknownPreset(name.to_owned()))
+    }
+}
+
+impl Config {
+    /// A preset with the values of `changes` in place of its own. A changed value is
+    /// written as in a preset, with `source` or `assumed`.
+    ///
+    /// # Errors
+    /// As [`Config::from_toml`].
+    pub fn from_preset_with(preset: Preset, changes: &str) -> Result<Self, ConfigError> {
+        let mut base: toml::Table =
+            toml::from_str(preset.toml()).map_err(|error| ConfigError::toml(&error))?;
+        let changes: toml::Table =
+            toml::from_str(changes).map_err(|error| ConfigError::toml(&error))?;
+        merge(&mut base, changes);
+        let config: Self = base.try_into().map_err(|error| ConfigError::toml(&error))?;
+        config.validate()?;
+        Ok(config)
+    }
+}
+
+/// Lays `changes` over `base`; a value with its origin is replaced as one.
+fn merge(base: &mut toml::Table, changes: toml::Table) {
+    for (key, change) in changes {
+        match (base.get_mut(&key), change) {
+            (Some(toml::Value::Table(old)), toml::Value::Table(new))
+                if !new.contains_key("value") =>
+            {
+                merge(old, new);
+            }
+            (_, change) => {
+                base.insert(key, change);
+            }
+        }
     }
 }

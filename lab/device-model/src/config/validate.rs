@@ -1,40 +1,8 @@
 //! Ranges of every value, checked once before a model is built.
 
-use thiserror::Error;
-
 use super::Config;
+use super::error::ConfigError;
 use crate::address::PAGE_BYTES;
-
-/// Why a configuration or a capacity is refused.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// TOML that does not parse, or keys that are not those of a configuration.
-    #[error("the configuration cannot be read: {0}")]
-    Toml(String),
-    /// No preset has that name.
-    #[error("there is no preset '{0}'; there are microsd, emmc51 and ufs31")]
-    UnknownPreset(String),
-    /// A value out of its range.
-    #[error("{key} = {value} is out of range: {range}")]
-    OutOfRange {
-        /// The key with its section.
-        key: &'static str,
-        /// What was given.
-        value: String,
-        /// What is allowed.
-        range: &'static str,
-    },
-    /// A capacity that the model cannot have.
-    #[error("a capacity of {0} bytes is not possible: {1}")]
-    Capacity(u64, &'static str),
-}
-
-impl ConfigError {
-    pub(super) fn toml(error: &toml::de::Error) -> Self {
-        Self::Toml(error.to_string().trim_end().to_owned())
-    }
-}
 
 type Check = Result<(), ConfigError>;
 

@@ -4,6 +4,7 @@ mod command;
 mod execute;
 mod persist;
 mod shares;
+mod sharing;
 mod stats;
 mod write_cache;
 

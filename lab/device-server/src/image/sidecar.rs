@@ -12,12 +12,10 @@ use serde::{Deserialize, Serialize};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::ImageError;
+use super::error::ImageError;
 
 const MAGIC: [u8; 8] = *b"MOBIFLD\n";
 const VERSION: u32 = 1;
-/// Suffix to the name of the image.
-const SUFFIX: &str = ".flash";
 
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -52,13 +50,6 @@ pub(crate) struct About {
 pub(crate) struct Sidecar {
     pub(crate) about: About,
     pub(crate) state: Vec<u8>,
-}
-
-/// Where the sidecar of an image lies.
-pub(crate) fn path_beside(image: &Path) -> PathBuf {
-    let mut path = image.as_os_str().to_owned();
-    path.push(SUFFIX);
-    path.into()
 }
 
 impl Sidecar {
@@ -172,6 +163,7 @@ fn checksum(header: &Header, body: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::layout::path_beside;
     use super::*;
 
     fn sidecar() -> Sidecar {

@@ -13,9 +13,10 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use crate::collector::{Collector, FileFacts, Place};
+use crate::collector::{Collector, Place};
 use crate::error::{MeasureError, path_text};
 use crate::extent::Extent;
+use crate::facts::FileFacts;
 use crate::filesystem::extent_bytes_max;
 use crate::kind::{HEADER_BYTES, Kind};
 use crate::layout::Layout;

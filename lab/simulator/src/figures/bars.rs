@@ -2,7 +2,7 @@
 
 use mobifs_charts::{Bars, Frame, Legend, PlotError, draw_bars, names_height, picture};
 
-use super::Figure;
+use super::figure::Figure;
 
 /// The height of the bars; their names come below.
 const HEIGHT: u32 = 360;

@@ -2,7 +2,8 @@
 
 use mobifs_charts::{Curve, Frame, Legend, PlotError, draw, picture};
 
-use super::{Figure, Unit, UserRun};
+use super::figure::Figure;
+use super::unit::{Unit, UserRun};
 use crate::sim::{AppOutcome, Contender, CurvePoint};
 
 const WIDTH: u32 = 860;

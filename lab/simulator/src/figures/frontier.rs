@@ -2,7 +2,7 @@
 
 use mobifs_charts::{Curve, Frame, Legend, PlotError, draw, picture};
 
-use super::Figure;
+use super::figure::Figure;
 use crate::sim::{Frontier, FrontierPoint, Standing};
 
 const WIDTH: u32 = 860;

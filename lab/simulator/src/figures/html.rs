@@ -2,7 +2,7 @@
 
 use mobifs_charts::{Page, Table, escaped, figure};
 
-use super::Figure;
+use super::figure::Figure;
 
 const STYLE: &str = "\
 section figure{margin:14px 0}figcaption{margin:.5rem 0}svg{max-width:100%;height:auto}";

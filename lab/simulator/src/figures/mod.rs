@@ -3,57 +3,26 @@
 
 mod bars;
 mod curves;
+mod figure;
 mod frontier;
 mod html;
 mod per_app;
 mod prediction;
 mod published;
+mod unit;
 
 use mobifs_charts::PlotError;
 use mobifs_engine::AppPolicy;
 use mobifs_engine::policy::transactioning::TransactioningName;
 use serde::Serialize;
 
+pub use figure::Figure;
+use unit::{Unit, UserRun};
+
 use crate::sim::{
-    AppOutcome, ComparisonError, Contender, DeviceChoice, Frontier, Intervals, Member, NamedStream,
-    Outcome, PAGES_MIN, Storage, app_groups, candidates, counted, frontier as sweep, run_all,
+    ComparisonError, Contender, DeviceChoice, Frontier, Member, NamedStream, Outcome, PAGES_MIN,
+    Storage, app_groups, candidates, counted, frontier as sweep, run_all,
 };
-
-/// A picture, the numbers in it, and what they say.
-#[derive(Clone, Debug, Serialize)]
-pub struct Figure {
-    /// File name without its ending.
-    pub name: String,
-    /// Heading.
-    pub title: String,
-    /// The picture.
-    #[serde(skip)]
-    pub svg: String,
-    /// Heads of the columns.
-    pub columns: Vec<String>,
-    /// The numbers.
-    pub rows: Vec<Vec<String>>,
-    /// How ours compares with what was published, and why.
-    pub remark: String,
-}
-
-impl Figure {
-    /// The numbers as comma-separated values.
-    pub fn csv(&self) -> String {
-        let line = |cells: &[String]| {
-            let cells = cells.iter().map(|cell| {
-                if cell.contains([',', '"', '\n']) {
-                    format!("\"{}\"", cell.replace('"', "\"\""))
-                } else {
-                    cell.clone()
-                }
-            });
-            cells.collect::<Vec<_>>().join(",") + "\n"
-        };
-        let rows = self.rows.iter().map(|row| line(row));
-        line(&self.columns) + &rows.collect::<String>()
-    }
-}
 
 /// Why figures could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -107,53 +76,6 @@ fn contenders(default: AppPolicy) -> Vec<Contender> {
     ]
 }
 const CONTENDERS: usize = 5;
-
-/// One app of one trace under the contenders of the figures.
-struct UserRun<'r> {
-    trace: String,
-    duration_seconds: f64,
-    ext4: &'r AppOutcome,
-    published: &'r AppOutcome,
-    tpl: &'r AppOutcome,
-    default: &'r AppOutcome,
-    ideal: &'r AppOutcome,
-}
-
-/// Selects a contender.
-type Of = for<'u, 'r> fn(&'u UserRun<'r>) -> &'r AppOutcome;
-
-/// One app of one program, with all its users. Only apps that count in means
-/// ([`crate::sim::PAGES_MIN`]) become one.
-struct Unit<'r> {
-    name: String,
-    program: String,
-    /// At least one.
-    users: Vec<UserRun<'r>>,
-}
-
-impl<'r> Unit<'r> {
-    /// The user whom curves show: the one watched longest.
-    fn shown(&self) -> Option<&UserRun<'r>> {
-        let seconds = |user: &&UserRun<'_>| user.duration_seconds;
-        let users = self.users.iter();
-        users.max_by(|one, other| seconds(one).total_cmp(&seconds(other)))
-    }
-
-    /// Pages that all users' flushes took.
-    fn flushed_pages(&self, of: Of) -> u64 {
-        self.users.iter().map(|user| of(user).flushed_pages).sum()
-    }
-
-    /// Times between flushes, of all users.
-    fn intervals(&self, of: Of) -> Intervals {
-        let intervals = self.users.iter().map(|user| of(user).intervals());
-        intervals.fold(Intervals::default(), Intervals::plus)
-    }
-
-    fn duration_seconds(&self) -> f64 {
-        self.users.iter().map(|user| user.duration_seconds).sum()
-    }
-}
 
 /// Makes all figures. Those of transactions leave the user's operations out, as S0 does: what is
 /// closed is committed at once. `default` is the policy that a mount has by default. `progress` is

@@ -5,8 +5,9 @@ use mobifs_charts::{Bars, PlotError};
 use mobifs_numerics::{TimeHistogram, geometric_mean, mean};
 
 use super::bars::BarFigure;
+use super::figure::Figure;
 use super::published::{APPS, FOOTPRINT_KB_PER_SECOND, FOOTPRINT_WORST_KB_PER_SECOND};
-use super::{Figure, Of, Unit};
+use super::unit::{Of, Unit};
 use crate::sim::{Contender, Intervals, PAGES_MIN};
 
 const PAGE_BYTES: f64 = 4096.0;

@@ -3,8 +3,8 @@
 use mobifs_charts::{Bars, PlotError};
 use mobifs_engine::policy::prediction::{PredictionRules, PredictorName};
 
-use super::Figure;
 use super::bars::BarFigure;
+use super::figure::Figure;
 use crate::sim::{NamedStream, PROFILES, PredictionReport, USERS, user_operations, watch};
 
 const GROUP_WIDTH: u32 = 56;

@@ -6,6 +6,7 @@ use mobifs_engine::AppPolicy;
 use super::per_app::{
     flushed_vs_ext4, one_version, program_users, ratio_to_ext4, spread, with_versions,
 };
+use super::unit::Of;
 use super::*;
 use crate::sim::{
     Action, AppNumber, InitialObject, NameNumber, ObjectFacts, ObjectNumber, Step, Stream,

@@ -7,7 +7,7 @@ use mobifs_base::PAGE_BYTES_U64;
 use mobifs_device_model::Host;
 use mobifs_device_model::{Command, Config, SECTORS_PER_PAGE, Sector, VirtualNs, WriteKind};
 
-use super::SimulationError;
+use super::error::SimulationError;
 use super::journal::{StoredFiles, Transaction};
 use super::stream::{AppNumber, ObjectNumber};
 

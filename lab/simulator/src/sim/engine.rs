@@ -11,8 +11,8 @@ use mobifs_engine::{
 use mobifs_store::{MemoryStore, Store as _};
 use mobifs_trace::DeviceState;
 
-use super::SimulationError;
 use super::device::Storage;
+use super::error::SimulationError;
 use super::journal::Transaction;
 use super::machine::machine_event;
 use super::outcome::{AtRisk, FlushReason, Outcome};

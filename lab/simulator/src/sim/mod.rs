@@ -11,6 +11,7 @@ mod contender;
 mod device;
 mod dirty;
 mod engine;
+mod error;
 mod frontier;
 mod generated_users;
 mod groups;
@@ -34,6 +35,7 @@ pub use compare::{ComparisonError, NamedStream, compare};
 pub use contender::{Contender, ContenderRules};
 pub use device::{CommitPages, Cost, Flush, FlushShape, Storage};
 pub use engine::EngineRun;
+pub use error::SimulationError;
 pub use frontier::{Candidate, Frontier, FrontierPoint, Standing, candidates, frontier};
 pub use generated_users::{PROFILES, Profile, SESSION_NS, USERS};
 pub(crate) use groups::counted;
@@ -48,31 +50,7 @@ pub use stream::{
 };
 pub use user::{PredictionReport, user_operations, watch};
 
-use mobifs_device_model::{CommandError, Config, ConfigError};
-use mobifs_engine::FsError;
-use mobifs_store::StoreError;
-
-/// Why a simulation cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub enum SimulationError {
-    /// The engine refused an operation that succeeded when the trace was recorded.
-    #[error("at {} ms the engine refused what the trace says was done: {error}", time_ns / 1_000_000)]
-    Refused {
-        /// When, in nanoseconds of the trace.
-        time_ns: u64,
-        /// Why.
-        error: FsError,
-    },
-    /// The store in memory failed.
-    #[error("the store in memory failed: {0}")]
-    Store(#[from] StoreError),
-    /// The device cannot be like that.
-    #[error("the flash device: {0}")]
-    Device(#[from] ConfigError),
-    /// The device refused a command.
-    #[error("the flash device refused a command: {0}")]
-    Command(#[from] CommandError),
-}
+use mobifs_device_model::Config;
 
 /// The device that is written to.
 #[derive(Clone, Debug)]

@@ -3,9 +3,9 @@
 
 use mobifs_trace::DeviceState;
 
-use super::SimulationError;
 use super::device::{Flush, FlushShape, Storage};
 use super::dirty::Dirty;
+use super::error::SimulationError;
 use super::outcome::{FlushReason, Outcome};
 use super::stream::{Action, AppNumber, ObjectNumber, Step, Stream};
 

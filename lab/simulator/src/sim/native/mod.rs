@@ -17,9 +17,9 @@ use mobifs_base::PAGE_BYTES_U64;
 use mobifs_engine::{AppPolicy, Class, MachineEvent, PacingRules};
 use mobifs_trace::DeviceState;
 
-use super::SimulationError;
 use super::device::{Flush, FlushShape, Storage};
 use super::dirty::Dirty;
+use super::error::SimulationError;
 use super::machine::machine_event;
 use super::outcome::{FlushReason, Outcome};
 use super::stream::{Action, AppNumber, ObjectNumber, PageChange, Step, Stream};
