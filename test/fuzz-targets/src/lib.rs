@@ -15,6 +15,7 @@ mod nbd;
 mod noise;
 mod outlive;
 mod persistence;
+mod target;
 mod text;
 mod trace;
 
@@ -31,38 +32,9 @@ pub use nbd::{NBD_HANDSHAKE, NBD_TRANSMISSION};
 pub use noise::mutated;
 pub use outlive::{ARENA, ENGINE_IMAGE};
 pub use persistence::JBD2;
+pub use target::{Target, Verdict};
 pub use text::{BLOCK_TRACE, CONFIG, CONTROL_LINE, MOUNT_OPTIONS, SIZE, TOTALS};
 pub use trace::{TRACE_BLKPARSE, TRACE_MOBIGEN, TRACE_PARQUET, TRACE_RECORDING, TRACE_STRACE};
-
-/// Whether an input got past the parser; the oracles hold in both cases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It was refused, with an error.
-    Refused,
-    /// It was understood.
-    Taken,
-}
-
-impl<T, E> From<&Result<T, E>> for Verdict {
-    fn from(result: &Result<T, E>) -> Self {
-        if result.is_ok() {
-            Self::Taken
-        } else {
-            Self::Refused
-        }
-    }
-}
-
-/// One thing to fuzz.
-#[derive(Clone, Copy, Debug)]
-pub struct Target {
-    /// Its name, and that of its program in `test/fuzz`.
-    pub name: &'static str,
-    /// Tries one input. Panics if an oracle is violated.
-    pub run: fn(&[u8]) -> Verdict,
-    /// Inputs to start from; at least one of them is taken.
-    pub seeds: fn() -> Vec<Vec<u8>>,
-}
 
 /// All targets.
 pub const TARGETS: &[Target] = &[

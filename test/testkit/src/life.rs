@@ -1,6 +1,7 @@
 //! The lives of a mount: a script runs on a volume over some medium, power cuts end a life, and the
 //! next one must start from a state that the timeline allows.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,13 +13,35 @@ use mobifs_volume::{Arena, Clock, Volume, VolumeError, VolumeOptions};
 use crate::configuration;
 use crate::harness::{compare_trees, execute_on_both};
 use crate::layout::{self, Layout};
-use crate::lives::LifeStatistics;
 use crate::media::Medium;
 use crate::model::{Model, State};
 use crate::operations::{Event, Operation, Script};
+use crate::statistics::statistics;
 use crate::target::{Target as _, VolumeTarget};
 use crate::timeline::{Synced, Timeline};
 use crate::tree::Compare;
+
+statistics! {
+    /// What a life search, or one history of it, did.
+    pub struct LifeStatistics {
+        /// Histories.
+        pub histories: u64,
+        /// Daemons that were killed, each in an operation, and resumed.
+        pub kills: u64,
+        /// Power cuts.
+        pub cuts: u64,
+    }
+}
+
+impl fmt::Display for LifeStatistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} daemons killed, {} power cuts in {} histories",
+            self.kills, self.cuts, self.histories
+        )
+    }
+}
 
 /// A clock that advances by a tenth of a second whenever it is read.
 #[derive(Debug, Default)]

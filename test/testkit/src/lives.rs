@@ -6,38 +6,15 @@ use std::fmt;
 
 use crate::campaign::Search;
 use crate::layout;
-use crate::life::{Plan, live_and_count};
+use crate::life::{LifeStatistics, Plan, live_and_count};
 use crate::media::CrashMedium;
 use crate::operations::{Profile, Script, generate};
 use crate::random::Random;
 use crate::shrink::shrink;
-use crate::statistics::statistics;
 
 /// Every history is searched the same way.
 #[derive(Clone, Copy, Debug)]
 pub struct LifeSearch;
-
-statistics! {
-    /// What a life search, or one history of it, did.
-    pub struct LifeStatistics {
-        /// Histories.
-        pub histories: u64,
-        /// Daemons that were killed, each in an operation, and resumed.
-        pub kills: u64,
-        /// Power cuts.
-        pub cuts: u64,
-    }
-}
-
-impl fmt::Display for LifeStatistics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} daemons killed, {} power cuts in {} histories",
-            self.kills, self.cuts, self.histories
-        )
-    }
-}
 
 /// A history in which something was not as promised.
 #[derive(Clone, Debug)]

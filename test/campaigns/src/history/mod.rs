@@ -7,6 +7,7 @@
 //! after which step the app's state is.
 
 mod editor;
+mod files;
 mod git;
 mod mapped;
 mod postmark;
@@ -15,20 +16,16 @@ mod rows;
 mod running;
 mod steps;
 
-use std::fs;
-use std::io;
 use std::path::Path;
-use std::time::Duration;
 
 use clap::ValueEnum;
+pub(crate) use files::FULL_PAUSE;
+pub use files::{content, with_room};
 pub use mobifs_workloads::workload::sqlite::JournalMode;
 pub use postmark::{Phase, PostMark};
 pub use regions::{DIRECT, Divided, LARGE};
 pub use running::Running;
 pub use steps::{Step, began_ns, begin, boottime_ns, returned};
-
-/// How long to wait for room on a full filesystem.
-pub(crate) const FULL_PAUSE: Duration = Duration::from_millis(2);
 
 /// What `fsync` means for an app.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,30 +191,4 @@ pub fn work_on_mount(
 ) -> Result<std::convert::Infallible, String> {
     let is_durable = app.to_string_lossy().ends_with(DURABLE_SUFFIX);
     work(kind, app, from, postmark, 0, is_durable)
-}
-
-/// Does something that changes nothing if there is no room, as soon as there is.
-///
-/// # Errors
-/// Why else it was not done.
-pub fn with_room<T>(mut attempt: impl FnMut() -> io::Result<T>) -> Result<T, String> {
-    loop {
-        match attempt() {
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-                std::thread::sleep(FULL_PAUSE);
-            }
-            other => return other.map_err(|error| error.to_string()),
-        }
-    }
-}
-
-/// A file's content; empty if it is not there.
-///
-/// # Errors
-/// It cannot be read.
-pub fn content(path: &Path) -> Result<Vec<u8>, String> {
-    match fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        other => other.map_err(|error| format!("{}: {error}", path.display())),
-    }
 }

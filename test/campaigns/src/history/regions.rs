@@ -8,7 +8,8 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use super::{content, returned, with_room};
+use super::files::{content, with_room};
+use super::steps::returned;
 
 const FILE: &str = "file";
 const PAGE_BYTES: usize = 4096;

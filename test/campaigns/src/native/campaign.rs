@@ -12,7 +12,8 @@ use mobifs_testkit::random::Random;
 use tempfile::TempDir;
 
 use super::oracle::{Promise, judge};
-use super::session::{BALLAST, Recorded, Tools, record};
+use super::recorded::Recorded;
+use super::session::{BALLAST, Tools, record};
 use super::setting::{DaemonFate, Layout, Only, Setting, Subject};
 use super::snapshots;
 use crate::filesystem::{Filesystem, unmount};

@@ -13,6 +13,7 @@
 
 mod campaign;
 mod oracle;
+mod recorded;
 mod running;
 mod session;
 mod setting;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use mobifs_testkit::random::Random;
 
-use super::session::random_time;
 use super::writers::Writer;
 use crate::filesystem::Filesystem;
 
@@ -338,4 +337,9 @@ fn choose_writers(is_nearly_full: bool, random: &mut Random) -> Vec<Writer> {
         }
     }
     writers
+}
+
+/// Up to `longest`.
+pub(super) fn random_time(longest: Duration, random: &mut Random) -> Duration {
+    Duration::from_micros(random.below(longest.as_micros().max(1) as u64))
 }

@@ -9,7 +9,7 @@ use mobifs_testkit::mount::succeed;
 use mobifs_testkit::random::Random;
 
 use super::oracle::{Log, Promise, judge};
-use super::session::Recorded;
+use super::recorded::{Listed, Recorded};
 use crate::trouble::{OnPath as _, Trouble};
 
 /// Where they lie.
@@ -52,7 +52,7 @@ pub(super) fn examine(
 ) -> Result<Looked, Trouble> {
     let mut looked = Looked::default();
     let there = names(root);
-    let before = |listed: &&super::session::Listed| listed.returned_ns <= cut_ns;
+    let before = |listed: &&Listed| listed.returned_ns <= cut_ns;
     let listed = recorded.snapshots.iter().rfind(before);
     for name in listed.into_iter().flat_map(|listed| &listed.names) {
         if !there.contains(name) {

@@ -10,7 +10,7 @@ mod names;
 mod state;
 
 pub use content::Content;
-pub use state::{Body, Inode, InodeNumber, State};
+pub use state::{Body, Inode, InodeNumber, NAME_BYTES_MAX, State, split};
 
 use std::collections::BTreeMap;
 
@@ -24,9 +24,6 @@ pub type Outcome = Result<Answer, Errno>;
 
 /// Bits that the process's file creation mask takes away, in all tests.
 pub const UMASK: u16 = 0o022;
-
-/// Longest name of a directory entry, in bytes.
-pub const NAME_BYTES_MAX: usize = 255;
 
 /// The model: a [`State`] and the open files of the test program.
 #[derive(Clone, Debug)]
@@ -337,17 +334,5 @@ pub const fn only_with_user_xattrs(kind: mobifs_base::FileKind) -> Result<(), Er
     match kind {
         FileKind::Regular | FileKind::Directory => Ok(()),
         _ => Err(Errno::PERM),
-    }
-}
-
-/// Parent path and last name of a path below the root.
-///
-/// # Errors
-/// `EINVAL` for the root itself.
-pub fn split(path: &str) -> Result<(&str, &str), Errno> {
-    match path.rsplit_once('/') {
-        Some(parts) => Ok(parts),
-        None if path.is_empty() => Err(Errno::INVAL),
-        None => Ok(("", path)),
     }
 }

@@ -6,9 +6,24 @@ use std::sync::Arc;
 use mobifs_base::{DeviceNumber, FileKind, S_ISGID};
 use rustix::io::Errno;
 
-use super::{Content, NAME_BYTES_MAX, split};
+use super::Content;
 use crate::operations::NodeKind;
 use crate::tree::{Mtime, Tree, TreeNode};
+
+/// Longest name of a directory entry, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// Parent path and last name of a path below the root.
+///
+/// # Errors
+/// `EINVAL` for the root itself.
+pub fn split(path: &str) -> Result<(&str, &str), Errno> {
+    match path.rsplit_once('/') {
+        Some(parts) => Ok(parts),
+        None if path.is_empty() => Err(Errno::INVAL),
+        None => Ok(("", path)),
+    }
+}
 
 /// Number of an inode of the model; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

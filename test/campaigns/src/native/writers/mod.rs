@@ -5,6 +5,7 @@
 //! are there as a whole or not at all.
 
 mod filler;
+mod found;
 mod names;
 mod pairs;
 mod records;
@@ -13,11 +14,12 @@ mod stores;
 
 use std::convert::Infallible;
 use std::fs;
-use std::io;
 use std::path::Path;
 
 use clap::ValueEnum;
 use mobifs_workloads::workload::sqlite::JournalMode;
+
+pub use found::Found;
 
 use crate::history::{
     self, DIRECT, DURABLE_SUFFIX, Divided, Kind, LARGE, PostMark, content, with_room,
@@ -54,27 +56,6 @@ pub enum Writer {
     Git,
     /// A file that grows until the filesystem is full, and is emptied then.
     Filler,
-}
-
-/// After which step of a writer a filesystem is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// The last step that is there as a whole.
-    pub step: u64,
-    /// Something of the next one is there.
-    pub next_began: bool,
-    /// When the last step was written, as its data says.
-    pub stamp_ns: Option<u64>,
-}
-
-impl Found {
-    const fn after(step: u64) -> Self {
-        Self {
-            step,
-            next_began: false,
-            stamp_ns: None,
-        }
-    }
 }
 
 impl From<Divided> for Found {
@@ -213,16 +194,4 @@ impl Writer {
 pub fn app_name(writer: Writer, is_durable: bool) -> String {
     let suffix = if is_durable { DURABLE_SUFFIX } else { "" };
     writer.name() + suffix
-}
-
-/// The names in a directory, in order.
-fn names_in(directory: &Path) -> Result<Vec<String>, String> {
-    let failed = |error: io::Error| format!("{}: {error}", directory.display());
-    let mut names = Vec::new();
-    for entry in fs::read_dir(directory).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
-        names.push(name.to_string_lossy().into_owned());
-    }
-    names.sort();
-    Ok(names)
 }

@@ -7,7 +7,8 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use super::{Found, names_in, with_room};
+use super::found::{Found, names_in};
+use super::with_room;
 use crate::history::returned;
 
 /// Steps that one directory takes part in, and then some that remove an older one.

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use mobifs_testkit::operations::Payload;
 
-use super::{Found, content, names_in, with_room};
+use super::found::{Found, names_in};
+use super::{content, with_room};
 use crate::history::returned;
 
 const FILES: [&str; 2] = ["left", "right"];

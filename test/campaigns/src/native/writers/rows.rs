@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mobifs_workloads::workload::sqlite::{JournalMode, check_prefix, insert, open};
 
-use super::Found;
+use super::found::Found;
 use crate::history::FULL_PAUSE;
 use crate::history::returned;
 
