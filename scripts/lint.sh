@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Formatting, clippy, the purity of the engine, file lengths, comments, documents, licences. Runs every step even
-# when one fails, and names those that failed.
+# Formatting, clippy, the purity of the engine, file lengths, comments, circles of files, documents, licences. Runs
+# every step even when one fails, and names those that failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,6 +40,7 @@ step "purity of the engine: no standard library" scripts/check-purity.sh
 step "file length" scripts/check-file-length.sh
 # Rustdoc that begins with "Of" or "So many" reads well only beside the code, so it is kept away.
 step "comments: subject of rustdoc, width" python3 scripts/check_comments.py
+step "circles of files" python3 scripts/check_cycles.py
 step "documents: links, anchors, named files" python3 scripts/check_docs.py
 step "error messages: docs/TROUBLESHOOTING.md has all" python3 scripts/check_messages.py
 step "table of reliability" python3 scripts/reliability.py --check

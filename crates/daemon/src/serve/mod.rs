@@ -18,6 +18,7 @@ use mobifs_host::mount_at;
 use mobifs_volume::{Arena, OpenOptions, OpenedStore, Volume, fault_point};
 use rustix::fs::{Mode, OFlags};
 use signal_hook::consts::SIGHUP;
+use signal_hook::iterator::Signals;
 
 use crate::adapter::VolumeSession;
 use crate::bus::{self, BusWatcher};
@@ -73,24 +74,8 @@ pub fn serve(
 ) -> Result<(), Failure> {
     prepare_process(&supervisor);
     let mut signals = signals::catch().map_err(no_control)?;
-    let mut control = None;
     let is_new = takeover_state.is_none();
-    let serving = match takeover_state {
-        Some(mut takeover_state) => {
-            control = takeover_state.control.take();
-            takeover_state.take_over(&plan, &supervisor)?
-        }
-        None => {
-            check_readers(plan.config.config.status_group.as_deref()).map_err(no_readers)?;
-            let mut patience = Patience {
-                limit: plan.wait,
-                option: "-o wait=SECONDS",
-                report: &|why| ready.waiting(why),
-                must_end: &mut || signals.pending().any(|signal| signal != SIGHUP),
-            };
-            mount_recorded(&plan, &supervisor, &mut patience)?
-        }
-    };
+    let (serving, control) = begin(&plan, ready, &supervisor, takeover_state, &mut signals)?;
     let Serving {
         opened,
         volume,
@@ -143,6 +128,28 @@ pub fn serve(
     }
     served.map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
     ended
+}
+
+/// Makes the mount, or takes it over: then with the control socket of the predecessor, if it had one.
+fn begin(
+    plan: &Plan,
+    ready: &Ready,
+    supervisor: &SupervisorLink,
+    takeover_state: Option<TakeoverState>,
+    signals: &mut Signals,
+) -> Result<(Serving, Option<OwnedFd>), Failure> {
+    if let Some(mut takeover_state) = takeover_state {
+        let control = takeover_state.control.take();
+        return Ok((takeover_state.take_over(plan, supervisor)?, control));
+    }
+    check_readers(plan.config.config.status_group.as_deref()).map_err(no_readers)?;
+    let mut patience = Patience {
+        limit: plan.wait,
+        option: "-o wait=SECONDS",
+        report: &|why| ready.waiting(why),
+        must_end: &mut || signals.pending().any(|signal| signal != SIGHUP),
+    };
+    Ok((mount_recorded(plan, supervisor, &mut patience)?, None))
 }
 
 /// Ends a mount that was not reported as usable yet. Its connection is aborted first: nothing answers requests, and an

@@ -167,27 +167,42 @@ pub(crate) unsafe fn open_main(
     }
     let may_create = request.flags & abi::OPEN_CREATE != 0;
     let options = request.options.clone();
-    match open_in_engine(&mut databases, request.app, path, options, may_create) {
-        Ok(lease) => Ok(Opening::Engine(OpenedFile::main(lease, may_write)?)),
-        Err(failure) => match failure.refusal() {
-            Refusal::Final => Err(failure),
-            // Without locks it would be changed under the process that has it open in the engine.
-            Refusal::InEngine if request.has_no_locks => Err(failure),
-            Refusal::InUse if request.has_no_locks => {
-                // SAFETY: the caller's.
-                unsafe { leave(request, &mut databases, out_flags, failure) }
-            }
-            Refusal::InEngine | Refusal::InUse => Ok(Opening::Deferred(Box::new(DeferredOpen {
-                app: request.app,
-                path: path.to_owned(),
-                options: request.options.clone(),
-                may_create,
-                may_write,
-            }))),
-            // SAFETY: the caller's.
-            Refusal::NotHere | Refusal::Strangers => unsafe {
-                leave(request, &mut databases, out_flags, failure)
-            },
+    let failure = match open_in_engine(&mut databases, request.app, path, options, may_create) {
+        Ok(lease) => return Ok(Opening::Engine(OpenedFile::main(lease, may_write)?)),
+        Err(failure) => failure,
+    };
+    // SAFETY: the caller's.
+    unsafe { refused(request, &mut databases, out_flags, failure) }
+}
+
+/// What becomes of a database that the engine has refused.
+///
+/// # Safety
+/// As [`open_main`].
+unsafe fn refused(
+    request: &MainRequest<'_>,
+    databases: &mut Databases,
+    out_flags: *mut c_int,
+    failure: Failure,
+) -> Result<Opening, Failure> {
+    match failure.refusal() {
+        Refusal::Final => Err(failure),
+        // Without locks it would be changed under the process that has it open in the engine.
+        Refusal::InEngine if request.has_no_locks => Err(failure),
+        // SAFETY: the caller's.
+        Refusal::InUse if request.has_no_locks => unsafe {
+            leave(request, databases, out_flags, failure)
+        },
+        Refusal::InEngine | Refusal::InUse => Ok(Opening::Deferred(Box::new(DeferredOpen {
+            app: request.app,
+            path: request.path.to_owned(),
+            options: request.options.clone(),
+            may_create: request.flags & abi::OPEN_CREATE != 0,
+            may_write: request.flags & abi::OPEN_READWRITE != 0,
+        }))),
+        // SAFETY: the caller's.
+        Refusal::NotHere | Refusal::Strangers => unsafe {
+            leave(request, databases, out_flags, failure)
         },
     }
 }

@@ -1,4 +1,4 @@
-//! Of what an image consists.
+//! The parts of an image: its pages, and the file beside it.
 
 use std::path::{Path, PathBuf};
 
