@@ -141,7 +141,7 @@ pub(crate) enum Command {
     /// Say what this machine offers to MobiFS, and which way to use it fits a directory, and why;
     /// changes nothing
     Doctor(DoctorArguments),
-    /// Let apps go on that a daemon keeps standing still, if it dies
+    /// Thaw frozen control groups if the daemon dies
     #[command(hide = true)]
     ThawWatchdog(ThawWatchdogArguments),
     /// Watch over a daemon: start a new one if it dies
@@ -311,7 +311,7 @@ pub(crate) struct AdoptArguments {
     /// For the unit: bring to its end what was cut short
     #[arg(long, hide = true)]
     pub(crate) finish: bool,
-    /// Where it is noted what is adopted
+    /// Directory of the adoption records
     #[arg(long, hide = true, value_name = "DIR")]
     pub(crate) notes: Option<PathBuf>,
     /// The directory
@@ -337,7 +337,7 @@ pub(crate) struct UnadoptArguments {
     /// Only say what would be done
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Where it is noted what is adopted
+    /// Directory of the adoption records
     #[arg(long, hide = true, value_name = "DIR")]
     pub(crate) notes: Option<PathBuf>,
     /// The directory
@@ -349,7 +349,7 @@ pub(crate) struct SyncArguments {
     /// Only this app: its path relative to the mount (`.`: what lies in no app)
     #[arg(long, value_name = "NAME")]
     pub(crate) app: Option<OsString>,
-    /// Leave it in the journal: do not bring it to its final place
+    /// Commit only; do not apply to the lower tree
     #[arg(long)]
     pub(crate) commit_only: bool,
     /// The mount
@@ -373,7 +373,7 @@ pub(crate) struct StatusArguments {
     /// Only apps after this one in the order of names: the next page
     #[arg(long, value_name = "NAME", requires = "mountpoint")]
     pub(crate) after: Option<OsString>,
-    /// No more than so many apps [default: 1000]
+    /// List at most N apps [default: 1000]
     #[arg(long, value_name = "N", requires = "mountpoint", value_parser = whole_number, allow_hyphen_values = true)]
     pub(crate) limit: Option<u64>,
     /// The mount, or with --history a store that is not mounted; none: all mounts and steered
@@ -523,8 +523,8 @@ pub(crate) struct TouchArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArguments {
-    /// The name by which the steering daemon accounts [default: that of the program, or of the
-    /// unit]
+    /// Name under which the steering daemon accounts this command [default: that of the program,
+    /// or of the unit]
     #[arg(long, value_name = "NAME")]
     pub(crate) app: Option<String>,
     /// durable: calls for durability keep their meaning
@@ -537,10 +537,10 @@ pub(crate) struct RunArguments {
     /// What decides on calls: a library in the program, a supervisor beside it, or both
     #[arg(long, value_name = "MECHANISM", default_value = "both")]
     pub(crate) mechanism: RunMechanism,
-    /// io_uring: refused (programs use other calls), or allowed, and then as durable as it asks
+    /// io_uring: refuse it, or allow it with its own durability
     #[arg(long, value_name = "WHAT", default_value = "refuse")]
     pub(crate) io_uring: RunRings,
-    /// Say what is done
+    /// Print what is done
     #[arg(long, short)]
     pub(crate) verbose: bool,
     /// Print what makes systemd run this unit's commands so (a drop-in)

@@ -86,13 +86,13 @@ impl<S: Subscriber> Layer<S> for RateLimit {
         match self.judge(about.callsite(), Instant::now()) {
             Verdict::Write => true,
             Verdict::WriteAfter(lines) => {
-                tracing::info!(lines, "lines like the next one were not written");
+                tracing::info!("suppressed {lines} messages like the next");
                 true
             }
             Verdict::LastBeforeSilence => {
                 tracing::info!(
                     seconds = PERIOD.as_secs(),
-                    "further lines like the next one are counted and not written for a while"
+                    "further messages like the next are suppressed for a while"
                 );
                 true
             }

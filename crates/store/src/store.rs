@@ -171,8 +171,8 @@ pub trait Store: Send + Sync {
     /// Ends [`Store::pin`]: if the object has no link any more it may be deleted.
     fn unpin(&self, id: ObjectId);
 
-    /// Parks pages of an object that has no link in any committed state (deleted
-    /// while open, or `O_TMPFILE`) outside memory, without making them durable.
+    /// Spills pages of an object that has no link in any committed state (deleted while open, or
+    /// `O_TMPFILE`): writes them outside memory, without making them durable.
     /// Later [`Store::read`] calls show them. A `created` object that the store has
     /// not seen yet becomes known by this.
     ///

@@ -39,7 +39,7 @@ pub(crate) fn spill<L: Lower>(
         // once.
         apply::apply_what_is_possible(overlay, applier, &mut epoch)?;
         if overlay.state().pending.object(id).is_some() {
-            let action = format!("applying {id} before pages are parked");
+            let action = format!("applying {id} before pages are spilled");
             return Err(StoreError::lower(action)(Errno::NOSPC.into()));
         }
     }

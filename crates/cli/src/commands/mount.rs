@@ -65,7 +65,7 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
     };
     let paths = if let Some(state) = &mut takeover_state {
         if let Err(error) = limits {
-            tracing::warn!(%error, "the daemon takes the mount over nevertheless");
+            tracing::warn!(%error, "continuing the takeover with a limit that is too low");
         }
         taken_over(arguments, state.store())?
     } else {

@@ -41,7 +41,11 @@ impl Adapter {
                 .name("mobifs-names".to_owned())
                 .spawn(invalidate);
             if let Err(error) = started {
-                tracing::error!(%error, "a removed rollback journal may still be seen under its name");
+                tracing::error!(
+                    %error,
+                    "cannot start the thread that invalidates a removed journal's name in the \
+                     kernel's cache"
+                );
             }
         }
         removed.map_err(fs)

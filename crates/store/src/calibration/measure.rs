@@ -41,14 +41,14 @@ pub(crate) fn at_open<L: Lower>(
         (None, _, Some(device)) => {
             tracing::info!(
                 device,
-                "measuring the device: the store was not on it before"
+                "measuring the device: there is no measurement of it"
             );
             anew(overlay, epoch, Some(device)).map(drop)
         }
     };
     if let Err(error) = done {
         // Only speed depends on it.
-        tracing::warn!(%error, "commits keep to what was measured on another device");
+        tracing::warn!(%error, "the largest durable write cannot be measured or set; the old one stays");
     }
 }
 

@@ -87,7 +87,7 @@ pub(crate) fn give_up<L: Lower>(lower: &L, stage: &L::Handle, file: u64) {
         .and_then(|handle| lower.truncate(&handle, 0));
     match emptied {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::debug!(%error, "overflow file {name} is deleted");
+            tracing::debug!(%error, "cannot empty overflow file {name}; deleting it");
             let _gone = lower.unlink(stage, name.as_bytes());
         }
         _ => {}

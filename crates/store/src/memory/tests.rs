@@ -153,11 +153,11 @@ fn pinned_objects_outlive_their_links_but_not_a_power_cut() {
     store.pin(FILE);
     commit(&store, vec![dentry(ObjectId::ROOT, b"f", None)]).unwrap();
     store
-        .spill(FILE, &[(PageIndex(0), Page::new(b"parked"))])
+        .spill(FILE, &[(PageIndex(0), Page::new(b"spilled"))])
         .unwrap();
     let mut out = [0; 6];
     store.read(FILE, 0, &mut out).unwrap();
-    assert_eq!(&out, b"parked");
+    assert_eq!(&out, b"spilled");
     let after_cut = store.reopen();
     assert!(matches!(
         after_cut.object(FILE),

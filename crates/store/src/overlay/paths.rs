@@ -83,7 +83,7 @@ fn path_in<L: Lower>(
 impl State {
     /// A path of an object as the mount shows it, empty for the root; none where it has no name,
     /// or none that is known.
-    fn path_of(&self, id: ObjectId) -> Option<String> {
+    pub(crate) fn path_of(&self, id: ObjectId) -> Option<String> {
         let mut names: Vec<String> = Vec::new();
         let mut seen = HashSet::new();
         let mut at = id;

@@ -75,7 +75,8 @@ fn drop_missing<L: Lower>(overlay: &Overlay<L>, id: ObjectId) {
     if is_deleted && !state.pending.is_linked(id) {
         state.pending.note_deleted(id);
     } else {
-        tracing::warn!(%id, "another program removed a changed file from the store");
+        let path = state.path_of(id);
+        tracing::warn!(%id, path, "another program removed a changed object from the store");
     }
     state.table.lose(id);
 }

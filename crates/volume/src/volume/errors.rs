@@ -9,7 +9,7 @@ pub(super) fn store_failed(error: &StoreError) -> FsError {
         StoreError::Unknown(_) => FsError::Stale,
         error if error.is_full() => FsError::NoSpace,
         error => {
-            tracing::error!(%error, "the store failed");
+            tracing::error!(%error, "a file operation failed in the store");
             FsError::Io
         }
     }

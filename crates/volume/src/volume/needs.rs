@@ -164,7 +164,7 @@ impl Shared {
             // After a drill no operation may wait.
             self.check_power()?;
         }
-        tracing::error!("an operation needed the store too often and was aborted");
+        tracing::error!("an operation made no progress after {ATTEMPTS_MAX} requests to the store");
         Err(FsError::Io)
     }
 
@@ -297,7 +297,7 @@ impl Shared {
         Err(FsError::NoSpace)
     }
 
-    /// Parks pages of a deleted file that is still in use outside memory; false if
+    /// Spills pages of a deleted file that is still in use outside memory; false if
     /// there is none.
     fn spill(&self, _commit_lock: &CommitLock<'_>) -> Result<bool, FsError> {
         let candidate = self.lock_engine().engine.spill_candidate();

@@ -81,7 +81,7 @@ fn overwrite_in_place(file: &PosixHandle) {
     if let Err(errno) = ask() {
         tracing::info!(
             %errno,
-            "cannot preallocate the journal: each commit takes new blocks for it"
+            "cannot set NOCOW on the journal: each commit takes new blocks"
         );
     }
 }

@@ -41,9 +41,9 @@ pub(super) enum Verb {
     RemoveXattr,
     /// Removes a file, an empty directory or another object that stays open.
     RemoveOpen,
-    /// Parks pages of a removed file that is open.
+    /// Spills pages of a removed file that is open.
     SpillRemoved,
-    /// A file without a name, with parked pages.
+    /// A file without a name, with spilled pages.
     CreateUnnamed,
     /// Gives a file without a name one.
     LinkUnnamed,

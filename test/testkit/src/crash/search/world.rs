@@ -49,7 +49,7 @@ pub(super) struct Unnamed {
     /// The object never had a name and no transaction knows it.
     fresh: bool,
     /// The object loses its last name with the transaction under way: what it holds may be
-    /// parked only when that is committed.
+    /// spilled only when that is committed.
     leaving: bool,
 }
 
@@ -648,7 +648,7 @@ impl World {
         vec![Demand::Pin(object)]
     }
 
-    /// Parks some pages of an object without a name.
+    /// Spills some pages of an object without a name.
     fn spill(&mut self, chosen: usize, second: u64, third: u64) -> Demand {
         let unnamed = &mut self.unnamed[chosen];
         let node = &mut unnamed.content;
