@@ -16,7 +16,8 @@ pub enum StoreError {
         /// The lower filesystem's answer.
         source: io::Error,
     },
-    /// Something on disk is not what this program writes; nothing was changed.
+    /// Something on disk is not what this program writes; nothing of what the journal speaks of was
+    /// changed.
     #[error("{what} is damaged: {detail}")]
     Corrupt {
         /// The damaged thing, e.g. "journal transaction 17 at byte 40960".

@@ -37,8 +37,8 @@ use crate::{
 pub struct JournalInfo {
     /// Identity of the store.
     pub uuid: [u8; 16],
-    /// Size of the journal file.
-    pub journal_bytes: u64,
+    /// Bytes for transactions: the size of the journal file without its superblocks.
+    pub log_bytes: u64,
     /// The journal bypasses the page cache (`O_DIRECT`). Where the filesystem cannot,
     /// it is written through the cache and flushed: slower, not less safe.
     pub direct_io: bool,
@@ -107,8 +107,8 @@ impl<L: Lower> JournalStore<L> {
     /// last committed state, applied or not.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`], [`StoreError::NewerFormat`] (nothing was changed
-    /// then), [`StoreError::Unsuitable`], [`StoreError::Lower`].
+    /// [`StoreError::Corrupt`], [`StoreError::NewerFormat`] (nothing of what the journal speaks of
+    /// was changed then), [`StoreError::Unsuitable`], [`StoreError::Lower`].
     pub fn open(lower: L, options: &JournalOptions) -> Result<(Self, RecoveryReport), StoreError> {
         let (opened, report) = recovery::open(lower, options)?;
         Ok((Self::new(opened, options), report))
@@ -186,7 +186,7 @@ impl<L: Lower> JournalStore<L> {
         let epoch = self.epoch.lock();
         JournalInfo {
             uuid: epoch.log().uuid(),
-            journal_bytes: epoch.log().total_bytes(),
+            log_bytes: epoch.log().total_bytes(),
             direct_io: epoch.log().direct_io(),
             direct_bytes_max: epoch.log().direct_bytes_max(),
         }

@@ -7,7 +7,8 @@ pub(crate) use mobifs_locks::{Order, Ranked};
 pub(crate) enum Rank {
     /// The journal's epoch: held by a commit, or an apply, from its beginning to its end.
     Epoch,
-    /// Content in place: held by every thread that writes to files of the lower tree.
+    /// Content in place: held by every thread that writes to files of the lower tree, except that
+    /// pages of an object without a name are spilled under the epoch alone.
     Content,
     /// Names of the lower tree: read-held to find objects, write-held while names move.
     Names,

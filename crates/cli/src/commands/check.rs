@@ -95,7 +95,7 @@ fn write(out: &mut String, path: &Path, found: &Inspection) -> std::fmt::Result 
     match &found.uuid {
         Some(bytes) => {
             writeln!(out, "{}: store {}", printable_path(path), uuid(bytes))?;
-            writeln!(out, "  journal: {} bytes", found.journal_bytes)?;
+            writeln!(out, "  journal: {} bytes for transactions", found.log_bytes)?;
             write_durable(out, found)?;
         }
         None => writeln!(

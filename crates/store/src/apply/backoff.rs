@@ -9,7 +9,7 @@
 //! **A skipped step loses nothing.** It is treated as one that the filesystem has refused: its
 //! change is carried over to the next epoch ([`carry`](super::carry)), durably, and reads return
 //! the committed state. Every apply begins with other steps
-//! ([`Work::rotate_entries`](super::work::Work::begin_elsewhere)), so each is tried eventually,
+//! ([`Work::rotate_entries`](super::work::Work::rotate_entries)), so each is tried eventually,
 //! whatever is refused before it.
 //!
 //! Only refusals for lack of room count: they concern the whole filesystem, others a single object.

@@ -60,7 +60,7 @@ pub(crate) fn empty_limbo<L: Lower>(overlay: &Overlay<L>, keeps: Unnamed) -> boo
 }
 
 /// Records that these have no name in `limbo/` any more. Where deleting it failed, nothing relies
-/// on the record: see [`shown_attributes`].
+/// on the record: see [`shown_attributes`](crate::overlay::read::shown_attributes).
 fn forget_limbo_of<L: Lower>(overlay: &Overlay<L>, ids: Vec<ObjectId>) {
     let mut state = overlay.state_mut();
     for id in ids {
@@ -175,7 +175,7 @@ pub(crate) fn delete_from_stage<L: Lower>(
 /// Before the journal that was found is applied: deletes files in `stage/` that are not `ours`.
 /// Their deletion by the mount before may not have become durable, and that mount numbered its
 /// objects from the same start, so they would be taken for new objects of this journal. Overflow
-/// files that no transaction mentions are deleted, too.
+/// files numbered from `next_overflow` on, which no transaction mentions, are deleted, too.
 pub(crate) fn sweep_foreign_stage<L: Lower>(
     overlay: &Overlay<L>,
     reserve: &Reserve,

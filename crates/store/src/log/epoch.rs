@@ -297,7 +297,8 @@ impl<H> Epoch<H> {
     /// records that the new epoch begins with.
     ///
     /// # Errors
-    /// [`StoreError::Lower`]: the epoch under way goes on, and is applied again.
+    /// [`StoreError::Lower`]: it is open which epoch is in force; nothing is applied again, the new
+    /// epoch alone is tried again.
     pub(crate) fn begin_next(
         &mut self,
         lower: &impl Lower<Handle = H>,

@@ -155,7 +155,7 @@ fn pinned_objects_outlive_their_links_but_not_a_power_cut() {
     store
         .spill(FILE, &[(PageIndex(0), Page::new(b"spilled"))])
         .unwrap();
-    let mut out = [0; 6];
+    let mut out = [0; 7];
     store.read(FILE, 0, &mut out).unwrap();
     assert_eq!(&out, b"spilled");
     let after_cut = store.reopen();

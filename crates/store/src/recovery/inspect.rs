@@ -28,8 +28,8 @@ pub struct Inspection {
     pub uuid: Option<[u8; 16]>,
     /// Epoch and sequence that the next transaction would have; none without a journal.
     pub next: Option<(u64, u64)>,
-    /// Size of the journal.
-    pub journal_bytes: u64,
+    /// Bytes for transactions: the size of the journal file without its superblocks.
+    pub log_bytes: u64,
     /// The largest transaction that is one durable write.
     pub direct_bytes_max: u64,
     /// What was measured of the device, if it was.
@@ -75,7 +75,7 @@ pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
     own.expand(lower, &mut scanned.transactions)?;
     found.uuid = log.is_there().then(|| log.uuid());
     found.next = log.is_there().then(|| log.next());
-    found.journal_bytes = log.total_bytes();
+    found.log_bytes = log.total_bytes();
     found.direct_bytes_max = log.direct_bytes_max();
     found.calibration = calibration::file::read(lower, &own.mobifs, log.uuid());
     found.report = RecoveryReport::of(&scanned);

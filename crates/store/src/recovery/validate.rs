@@ -27,7 +27,8 @@ const XATTR_NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"sys
 /// far an interrupted apply has come: moved names do not change what is pending.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`], [`StoreError::Unsuitable`]; nothing was changed.
+/// [`StoreError::Corrupt`], [`StoreError::Unsuitable`]; nothing of what the journal speaks of was
+/// changed.
 pub(crate) fn check_possible<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
     let state = overlay.state();
     if let Some(name) = state.name_in_root(|name| !overlay.lower().is_in_scope(name)) {
