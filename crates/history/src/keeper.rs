@@ -208,7 +208,7 @@ impl Keeper {
 
     /// Takes the snapshot that an earlier commit was too early for, and removes what is kept no
     /// longer.
-    pub fn look(&mut self, now: Duration, standstill: &dyn Standstill) -> Done {
+    pub fn run(&mut self, now: Duration, standstill: &dyn Standstill) -> Done {
         let done = self.take_if_due(now, standstill);
         self.remove_surplus();
         done

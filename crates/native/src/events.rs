@@ -41,7 +41,7 @@ impl EventTarget for Steering {
         Directory::from_environment().end_sleep();
     }
 
-    fn relieve_memory(&self) {
+    fn flush_under_pressure(&self) {
         self.memory_is_short();
     }
 }

@@ -200,14 +200,14 @@ fn short_memory_writes_back_what_is_dirty() {
         return;
     };
     let before = steered.commits();
-    steered.steering.relieve_memory();
-    assert_eq!(steered.commits(), before, "there was nothing to relieve");
+    steered.steering.flush_under_pressure();
+    assert_eq!(steered.commits(), before, "there was nothing to flush");
     fs::write(steered.disk.at.join("file"), vec![7; 4 << 20]).unwrap();
     wait_until(|| {
         let status = steered.steering.status();
         status.memory.used_bytes >= 2 << 20
             || steered.steering.filesystem().commits() > Some(before)
     });
-    steered.steering.relieve_memory();
+    steered.steering.flush_under_pressure();
     assert!(steered.commits() > before);
 }

@@ -199,7 +199,7 @@ fn interfere(volume: &Volume, is_over: &AtomicBool, mut dice: Dice) {
             0..4 => volume.close_app("."),
             4..8 => drop(volume.commit_next()),
             8 => drop(volume.sync_app(None, true)),
-            9 => volume.tidy_up(),
+            9 => volume.do_housekeeping(),
             _ => std::thread::sleep(Duration::from_micros(dice.roll(300))),
         }
     }

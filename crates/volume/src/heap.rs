@@ -40,7 +40,7 @@ pub(crate) struct HeapWatch {
 impl HeapWatch {
     /// Gives memory back if that is worth it; to be called with the bytes that the engine and the
     /// store use.
-    pub(crate) fn look(&mut self, held_bytes: u64, load: Load, now: MonotonicNs) {
+    pub(crate) fn sample(&mut self, held_bytes: u64, load: Load, now: MonotonicNs) {
         if self.is_due(resident_bytes(), held_bytes, load, now) {
             give_back();
             self.given_back(resident_bytes(), held_bytes, now);

@@ -346,7 +346,7 @@ fn what_is_forgotten_and_looked_up_at_the_same_time_is_found() {
             thread::spawn(move || {
                 for directory in DIRECTORIES {
                     stage.find(&["app", directory, "file"]);
-                    stage.volume.tidy_up();
+                    stage.volume.do_housekeeping();
                 }
             })
         });

@@ -248,7 +248,7 @@ impl Life {
                 self.tidied += 1;
                 if self.tidied.is_multiple_of(2) {
                     self.target.forget_names();
-                    volume.tidy_up();
+                    volume.do_housekeeping();
                 } else {
                     self.target.trim()?;
                 }
@@ -406,7 +406,7 @@ impl Life {
         let applied = volume.sync_app(None, true);
         applied.map_err(|error| error.to_string())?;
         self.target.close_all();
-        volume.tidy_up();
+        volume.do_housekeeping();
         // A kill may lose that a reference was given back, which the end of the mount does.
         let mut left = if self.count.kills == 0 {
             medium.leftovers()?

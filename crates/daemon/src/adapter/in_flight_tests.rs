@@ -163,7 +163,7 @@ impl Successor {
     /// Whether an unlinked object is still in use.
     fn is_in_use(&self, node: u64) -> bool {
         self.volume.sync_app(None, true).unwrap();
-        self.volume.tidy_up();
+        self.volume.do_housekeeping();
         self.volume.attributes(ObjectId(node)).is_ok()
     }
 }

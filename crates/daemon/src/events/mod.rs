@@ -78,7 +78,7 @@ impl EventWatcher {
                 .and_then(|directory| InputDevices::open(directory, &sources.input_classes)),
             input_at: Instant::now(),
             pressure: sources.memory_pressure.as_deref().and_then(Pressure::open),
-            relieved_at: None,
+            pressure_flush_at: None,
             battery: has_battery.then(|| BatteryWatch::new(batteries, low_percent)),
             battery_at: Instant::now(),
             screen: screens.map(ScreenWatch::new),
@@ -119,7 +119,7 @@ struct Watch {
     /// Input devices are looked at from then on.
     input_at: Instant,
     pressure: Option<Pressure>,
-    relieved_at: Option<Instant>,
+    pressure_flush_at: Option<Instant>,
     battery: Option<BatteryWatch>,
     /// Batteries are looked at then.
     battery_at: Instant,
@@ -159,7 +159,7 @@ impl Watch {
                 return;
             }
             if happened.pressure {
-                self.relieve();
+                self.flush_under_pressure();
             }
             if happened.input
                 && let Some(what) = self.input.as_mut().and_then(InputDevices::take)
@@ -208,13 +208,13 @@ impl Watch {
         })
     }
 
-    fn relieve(&mut self) {
+    fn flush_under_pressure(&mut self) {
         let now = Instant::now();
         let is_recent = |at: Instant| now.saturating_duration_since(at) < PRESSURE_PAUSE;
-        if !self.relieved_at.is_some_and(is_recent) {
-            self.relieved_at = Some(now);
+        if !self.pressure_flush_at.is_some_and(is_recent) {
+            self.pressure_flush_at = Some(now);
             tracing::debug!("the kernel reports memory pressure");
-            self.target.relieve_memory();
+            self.target.flush_under_pressure();
         }
     }
 

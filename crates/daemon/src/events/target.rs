@@ -28,7 +28,7 @@ pub trait EventTarget: Send + Sync {
     fn is_awake(&self) {}
 
     /// Memory is short.
-    fn relieve_memory(&self);
+    fn flush_under_pressure(&self);
 }
 
 impl EventTarget for Volume {
@@ -64,7 +64,7 @@ impl EventTarget for Volume {
         }
     }
 
-    fn relieve_memory(&self) {
-        Self::relieve_memory(self);
+    fn flush_under_pressure(&self) {
+        Self::flush_under_pressure(self);
     }
 }

@@ -77,7 +77,7 @@ impl AppliedState for StoreHistory {
         let now = Duration::from_nanos(now.0);
         // An error is in the log; the mount does without.
         keeper.after_commit(now, &NoStandstill);
-        keeper.look(now, &NoStandstill);
+        keeper.run(now, &NoStandstill);
         *self.seen.lock() = history_status(&keeper, None);
     }
 

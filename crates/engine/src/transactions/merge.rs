@@ -182,16 +182,16 @@ impl Transactions {
     pub(crate) fn to_merge(&self) -> Option<Vec<TransactionId>> {
         let in_order = self.closed.values();
         let mut without_room = in_order.filter(|closed| closed.has_no_room());
-        without_room.find_map(|closed| self.relief_of(closed))
+        without_room.find_map(|closed| self.mergeable_after(closed))
     }
 
-    fn relief_of(&self, failed: &ClosedTransaction) -> Option<Vec<TransactionId>> {
-        let gives_relief = |closed: &ClosedTransaction| {
+    fn mergeable_after(&self, failed: &ClosedTransaction) -> Option<Vec<TransactionId>> {
+        let gives_room = |closed: &ClosedTransaction| {
             closed.order > failed.order
                 && closed.apps.iter().any(|app| failed.apps.contains(app))
                 && closed.gives_back()
         };
-        let last = self.last_closed(gives_relief)?;
+        let last = self.last_closed(gives_room)?;
         let needed = self.needed_by(last);
         let mut group: Vec<(u64, TransactionId)> = Vec::with_capacity(needed.len());
         for id in needed {

@@ -67,7 +67,7 @@ impl Starved {
     }
 
     /// Everything is committed, nothing is held, and the app is as any other.
-    fn demand_relieved(&mut self) {
+    fn demand_everything_committed(&mut self) {
         let big = self.big;
         self.bed.engine.forget(big, u64::MAX);
         assert!(!self.bed.engine.has_closed());
@@ -100,7 +100,7 @@ fn uncommitted_content_without_room_is_given_up_by_deleting_it() {
     assert_eq!(commits.len(), 1);
     assert_eq!(pages_of(&commits, starved.big), 0, "nothing takes room");
     assert!(!mentions(&commits[0], starved.big), "it is not even made");
-    starved.demand_relieved();
+    starved.demand_everything_committed();
 }
 
 /// A transaction that failed may have become durable all the same. After a crash that is checked by
@@ -138,7 +138,7 @@ fn what_is_deleted_without_room_stays_readable_for_a_program_that_has_it_open() 
     engine.release(big);
     engine.forget(big, u64::MAX);
     assert_eq!(engine.dirty_bytes(), 0);
-    starved.demand_relieved();
+    starved.demand_everything_committed();
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn what_is_cut_off_without_room_is_not_committed() {
     // The failed attempt may have written it to a file of the lower filesystem already.
     assert!(zeroed(big).created);
     assert_eq!(zeroed(big).zeroed, [ByteRange::from(length)]);
-    starved.demand_relieved();
+    starved.demand_everything_committed();
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn what_needs_room_is_refused_and_what_gives_nothing_back_waits() {
     starved.bed.unlink(app, "big");
     assert_eq!(starved.bed.checkpoint().len(), 1);
     assert_eq!(starved.bed.engine.merges(), 1);
-    starved.demand_relieved();
+    starved.demand_everything_committed();
 }
 
 #[test]
@@ -246,5 +246,5 @@ fn the_order_of_other_apps_is_kept() {
     let of = |id| commits.iter().position(|commit| mentions(commit, id));
     assert!(of(starved.app).is_some() && of(other).is_some());
     assert_ne!(of(starved.app), of(other), "they have nothing in common");
-    starved.demand_relieved();
+    starved.demand_everything_committed();
 }

@@ -77,7 +77,7 @@ impl Keeper {
     /// Takes the snapshot that an earlier commit was too early for, and removes what is kept no
     /// longer.
     pub(crate) fn look(&mut self, now: MonotonicNs) -> Done {
-        self.keeper.look(Duration::from_nanos(now.0), &self.pause)
+        self.keeper.run(Duration::from_nanos(now.0), &self.pause)
     }
 
     /// Uses nothing of the filesystem any more.

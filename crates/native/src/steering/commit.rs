@@ -11,7 +11,7 @@ use crate::takeover::Difference;
 /// After a commit that failed, the next one is tried so much later, in nanoseconds.
 pub(super) const RETRY_NS: u64 = 5_000_000_000;
 /// Committing less than this does not help against memory pressure.
-const RELIEF_PAGES_MIN: u64 = 256;
+const PRESSURE_FLUSH_PAGES_MIN: u64 = 256;
 
 impl Steering {
     /// Commits everything that was written before. `writes_back`: content goes to its place, too.
@@ -199,7 +199,7 @@ impl Steering {
     pub fn memory_is_short(&self) {
         let observed = self.state.lock().observed.observed();
         let pages = observed.map_or(0, |observed| observed.efficiency.written_pages());
-        if pages >= RELIEF_PAGES_MIN {
+        if pages >= PRESSURE_FLUSH_PAGES_MIN {
             let _logged = self.commit(true);
             self.wake();
         }

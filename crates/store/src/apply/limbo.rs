@@ -263,7 +263,7 @@ pub(crate) fn free_staged<L: Lower>(overlay: &Overlay<L>) -> Result<bool, StoreE
         let Some(id) = name.parse().ok().map(ObjectId) else {
             continue;
         };
-        if !is_made_in_vain(overlay, id) {
+        if !is_obsolete_staged(overlay, id) {
             continue;
         }
         let Some(stat) = overlay.stat_at(overlay.stage(), &entry.name)? else {
@@ -281,7 +281,7 @@ pub(crate) fn free_staged<L: Lower>(overlay: &Overlay<L>) -> Result<bool, StoreE
 }
 
 /// Whether a new object has no name, is not in use, and is not in the journal by its inode.
-fn is_made_in_vain<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> bool {
+fn is_obsolete_staged<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> bool {
     let state = overlay.state();
     let is_in_use =
         state.pending.is_linked(id) || state.is_pinned(id) || state.spilled(id).is_some();

@@ -279,7 +279,7 @@ pub(crate) fn apply_everything<L: Lower>(
     let mut applied = apply_pending(overlay, applier, epoch, deleted, &mut Refused::failing());
     for source in [
         RoomSource::Preallocated,
-        RoomSource::MadeInVain,
+        RoomSource::ObsoleteStaged,
         RoomSource::Reserve,
         RoomSource::DeletedFiles,
     ] {
@@ -329,7 +329,7 @@ pub(crate) fn gain_room<L: Lower>(
         RoomSource::Preallocated => Ok(give_back(overlay, applier, epoch, GivenBack::Everything)),
         RoomSource::Reserve => Ok(reserve::spend_reserve(overlay, applier.reserve())),
         _ if is_applied => Ok(false),
-        RoomSource::MadeInVain => limbo::free_staged(overlay),
+        RoomSource::ObsoleteStaged => limbo::free_staged(overlay),
         RoomSource::DeletedFiles => {
             let (found, had_blocks) = deleted::free_deleted(overlay)?;
             let has_any = had_blocks || !found.is_empty();

@@ -36,7 +36,7 @@ pub(crate) struct Reserve {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RoomSource {
     Preallocated,
-    MadeInVain,
+    ObsoleteStaged,
     Reserve,
     DeletedFiles,
 }
@@ -45,7 +45,7 @@ impl std::fmt::Display for RoomSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Preallocated => "what was preallocated",
-            Self::MadeInVain => "what was made and is not needed any more",
+            Self::ObsoleteStaged => "what was made and is not needed any more",
             Self::Reserve => "the reserve",
             Self::DeletedFiles => "deleted files",
         })

@@ -23,7 +23,7 @@ const OBJECT_BYTES: u64 = 512;
 const MEMORY_SHARE: u64 = 4;
 
 /// State that one round of the checkpointer leaves for the next.
-struct Looks {
+struct RoundState {
     last_commit: MonotonicNs,
     commits_seen: u64,
 }
@@ -31,7 +31,7 @@ struct Looks {
 /// What a round found.
 struct Due {
     /// When closed transactions, or the journal, are to be checked again.
-    look_at: Option<MonotonicNs>,
+    next_at: Option<MonotonicNs>,
     /// Something was committed since the last round.
     busy: bool,
 }
@@ -40,7 +40,7 @@ struct Due {
 #[must_use]
 pub struct Checkpointer<'v> {
     shared: &'v Shared,
-    looks: Looks,
+    round: RoundState,
 }
 
 impl std::fmt::Debug for Checkpointer<'_> {
@@ -54,7 +54,7 @@ impl Volume {
     /// a thread does, one round at a time.
     pub fn checkpointer(&self) -> Checkpointer<'_> {
         Checkpointer {
-            looks: self.shared.begin_looks(),
+            round: self.shared.first_round(),
             shared: &self.shared,
         }
     }
@@ -63,8 +63,8 @@ impl Volume {
 impl Checkpointer<'_> {
     /// Commits and applies what is due. Returns when to call it again: at that moment, or earlier
     /// if it [is called](Self::is_called); none: only then.
-    pub fn look(&mut self) -> Option<MonotonicNs> {
-        let due = self.shared.checkpoint(&mut self.looks);
+    pub fn run_round(&mut self) -> Option<MonotonicNs> {
+        let due = self.shared.checkpoint(&mut self.round);
         let now = self.shared.moment().now;
         let rest = self.shared.rest(&mut self.shared.lock_engine(), &due)?;
         let rest_ns = u64::try_from(rest.as_nanos()).unwrap_or(u64::MAX);
@@ -101,24 +101,24 @@ impl Shared {
     }
 
     pub(super) fn run_checkpointer(&self) {
-        let mut looks = self.begin_looks();
+        let mut round = self.first_round();
         let mut heap = HeapWatch::default();
         while !self.stopping.load(Ordering::SeqCst) {
-            let due = self.checkpoint(&mut looks);
-            self.look_at_heap(&mut heap, &due);
+            let due = self.checkpoint(&mut round);
+            self.sample_heap(&mut heap, &due);
             self.sleep(&due);
         }
     }
 
-    fn begin_looks(&self) -> Looks {
-        Looks {
+    fn first_round(&self) -> RoundState {
+        RoundState {
             last_commit: self.moment().now,
             commits_seen: self.store.pending().commits,
         }
     }
 
     /// Closes, commits and applies what is due.
-    fn checkpoint(&self, looks: &mut Looks) -> Due {
+    fn checkpoint(&self, round: &mut RoundState) -> Due {
         let keeps_open = self.keeps_open();
         {
             let mut locked = self.lock_engine();
@@ -132,22 +132,22 @@ impl Shared {
             let (now, dirty_bytes) = (self.moment().now, locked.engine.dirty_bytes());
             self.forecast.lock().sample(now, dirty_bytes);
         }
-        self.relieve_if_asked();
+        self.run_pressure_flush();
         self.retry_with_room();
         let commit_at = self.commit_all_closed();
-        self.tidy_up();
+        self.do_housekeeping();
         let commits = self.store.pending().commits;
-        let busy = commits != looks.commits_seen;
+        let busy = commits != round.commits_seen;
         if busy {
-            looks.commits_seen = commits;
-            looks.last_commit = self.moment().now;
+            round.commits_seen = commits;
+            round.last_commit = self.moment().now;
         }
-        let apply_at = self.apply_if_due(&mut looks.last_commit);
+        let apply_at = self.apply_if_due(&mut round.last_commit);
         if !busy {
             self.give_back_at_rest();
         }
         Due {
-            look_at: [apply_at, commit_at, self.next_look_for_room()]
+            next_at: [apply_at, commit_at, self.next_look_for_room()]
                 .into_iter()
                 .flatten()
                 .min(),
@@ -156,7 +156,7 @@ impl Shared {
     }
 
     /// Commits and applies everything, if a pressure flush was requested.
-    pub(super) fn relieve_if_asked(&self) {
+    pub(super) fn run_pressure_flush(&self) {
         if !self.pressure_flush.swap(false, Ordering::SeqCst) {
             return;
         }
@@ -164,7 +164,7 @@ impl Shared {
         let _failed = self.apply_or_say();
     }
 
-    fn look_at_heap(&self, heap: &mut HeapWatch, due: &Due) {
+    fn sample_heap(&self, heap: &mut HeapWatch, due: &Due) {
         let pending = self.store.pending();
         let (dirty_bytes, objects) = {
             let locked = self.lock_engine();
@@ -179,15 +179,15 @@ impl Shared {
         };
         // Memory in use, roughly.
         let held_bytes = dirty_bytes + pending.held_bytes + objects * OBJECT_BYTES;
-        heap.look(held_bytes, load, self.moment().now);
+        heap.sample(held_bytes, load, self.moment().now);
     }
 
     /// Passes to the store which objects are not needed any more, and to the engine how much room
     /// there is.
-    pub(super) fn tidy_up(&self) {
+    pub(super) fn do_housekeeping(&self) {
         self.unpin_unused();
         self.trim_without_trimmer();
-        self.tell_forgotten();
+        self.report_evicted();
         let space_at = self.lock_engine().space_at;
         if self.moment().now.ms_since(space_at) >= 1000
             && let Err(error) = self.refresh_space(&self.commit_lock.lock())
@@ -307,7 +307,7 @@ impl Shared {
         // Read now, not during the round: a transaction that opened since then, for instance while
         // the journal was applied, has woken no thread.
         let close_at = locked.engine.next_closing();
-        let rest = [close_at, due.look_at];
+        let rest = [close_at, due.next_at];
         let rest = rest.into_iter().flatten().min().map(until);
         if locked.engine.has_unpinned() {
             return Some(Duration::ZERO);
@@ -362,12 +362,12 @@ mod tests {
         volume.sync_all().unwrap();
         volume.unlink(ObjectId::ROOT, b"file").unwrap();
         volume.sync_all().unwrap();
-        let mut looks = shared.begin_looks();
-        while shared.checkpoint(&mut looks).busy {}
+        let mut round = shared.first_round();
+        while shared.checkpoint(&mut round).busy {}
         assert!(!shared.lock_engine().wake);
         volume.forget(file, 1);
         assert!(shared.lock_engine().wake && shared.lock_engine().engine.has_unpinned());
-        let due = shared.checkpoint(&mut looks);
+        let due = shared.checkpoint(&mut round);
         assert!(!shared.lock_engine().engine.has_unpinned());
         assert_eq!(shared.rest(&mut shared.lock_engine(), &due), None);
     }
@@ -383,11 +383,11 @@ mod tests {
         };
         let volume = Volume::start(Arc::new(MemoryStore::new()), options).unwrap();
         let shared = &volume.shared;
-        let mut looks = shared.begin_looks();
-        let due = shared.checkpoint(&mut looks);
+        let mut round = shared.first_round();
+        let due = shared.checkpoint(&mut round);
         assert_eq!(shared.rest(&mut shared.lock_engine(), &due), None);
 
-        let due = shared.checkpoint(&mut looks);
+        let due = shared.checkpoint(&mut round);
         let node = NodeSpec {
             kind: FileKind::Directory,
             mode: 0o755,

@@ -43,7 +43,7 @@ impl Volume {
     ) -> Result<usize, FsError> {
         let length = out.len();
         let moment = keeps_access_time.then(|| self.shared.moment());
-        let plan = self.shared.look(|engine: &mut Engine| {
+        let plan = self.shared.read_only_operation(|engine: &mut Engine| {
             let plan = engine.read_plan(id, offset, length)?;
             if let Some(moment) = moment {
                 engine.accessed(id, moment);
@@ -159,7 +159,7 @@ impl Volume {
         };
         let search = |offset| {
             self.shared
-                .look(|engine| engine.search_content(id, offset, whence))
+                .read_only_operation(|engine| engine.search_content(id, offset, whence))
         };
         let below = |offset| {
             let found = self.shared.store.seek(id, offset, what);

@@ -67,14 +67,14 @@ impl DurableSyncs {
     pub(super) fn wait_for_pause(&self, mut wait: impl FnMut(Duration) -> bool) -> u32 {
         self.committed_bytes.store(0, Ordering::SeqCst);
         let mut pauses = 0;
-        while pauses < PAUSES_MAX && self.come() && wait(PAUSE) {
+        while pauses < PAUSES_MAX && self.any_since_last_check() && wait(PAUSE) {
             pauses += 1;
         }
         pauses
     }
 
     /// Whether one is under way, or has ended since this was asked last.
-    fn come(&self) -> bool {
+    fn any_since_last_check(&self) -> bool {
         let ended = self.ended.load(Ordering::SeqCst);
         let has_ended = self.seen.swap(ended, Ordering::SeqCst) != ended;
         has_ended || self.waiting.load(Ordering::SeqCst) > 0

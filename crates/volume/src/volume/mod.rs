@@ -158,7 +158,7 @@ impl Volume {
     /// # Errors
     /// If the store's root cannot be read, or a thread not be started.
     pub fn start(store: Arc<dyn Store>, options: VolumeOptions) -> Result<Arc<Self>, VolumeError> {
-        Self::bring_to_life(store, options, None)
+        Self::start_from(store, options, None)
     }
 
     /// Goes on from the state of a killed process: the engine is as [`VolumeOptions::arena`] has
@@ -171,7 +171,7 @@ impl Volume {
         options: VolumeOptions,
         resumption: &Resumption,
     ) -> Result<Arc<Self>, VolumeError> {
-        Self::bring_to_life(store, options, Some(resumption))
+        Self::start_from(store, options, Some(resumption))
     }
 
     /// The arena, if what is here outlives the process.
@@ -179,7 +179,7 @@ impl Volume {
         self.shared.options.arena.as_ref()
     }
 
-    fn bring_to_life(
+    fn start_from(
         store: Arc<dyn Store>,
         options: VolumeOptions,
         resumption: Option<&Resumption>,
@@ -362,7 +362,7 @@ impl Shared {
     }
 
     /// Has the checkpointer commit and apply everything.
-    fn request_relief(&self) {
+    fn request_pressure_flush(&self) {
         self.pressure_flush.store(true, Ordering::SeqCst);
         self.wake(&mut self.lock_engine());
     }

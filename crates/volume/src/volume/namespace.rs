@@ -24,7 +24,7 @@ impl Volume {
     /// As [`mobifs_engine::Engine::lookup`]; `Io` if the store failed (this holds for
     /// all operations).
     pub fn lookup(&self, parent: ObjectId, name: &[u8]) -> Result<Node, FsError> {
-        self.shared.look(|engine| {
+        self.shared.read_only_operation(|engine| {
             let node = engine.lookup(parent, name)?;
             arena::reference(node.id, 1);
             Ok(node)
@@ -36,7 +36,7 @@ impl Volume {
     /// # Errors
     /// As [`mobifs_engine::Engine::lookup_parent`].
     pub fn lookup_parent(&self, directory: ObjectId) -> Result<Node, FsError> {
-        self.shared.look(|engine| {
+        self.shared.read_only_operation(|engine| {
             let node = engine.lookup_parent(directory)?;
             arena::reference(node.id, 1);
             Ok(node)
@@ -59,7 +59,8 @@ impl Volume {
     /// # Errors
     /// As [`mobifs_engine::Engine::attributes`].
     pub fn attributes(&self, id: ObjectId) -> Result<Node, FsError> {
-        self.shared.look(|engine| engine.attributes(id))
+        self.shared
+            .read_only_operation(|engine| engine.attributes(id))
     }
 
     /// Changes attributes. Permissions are checked by the kernel (`default_permissions`); the
@@ -96,7 +97,7 @@ impl Volume {
     pub fn read_link(&self, id: ObjectId) -> Result<Vec<u8>, FsError> {
         let keeps_access_time = !self.shared.options.no_access_time;
         let moment = keeps_access_time.then(|| self.shared.moment());
-        let target = self.shared.look(|engine| {
+        let target = self.shared.read_only_operation(|engine| {
             let target = engine.read_link(id)?;
             if let Some(moment) = moment {
                 engine.accessed(id, moment);
@@ -207,7 +208,7 @@ impl Volume {
     /// # Errors
     /// As [`mobifs_engine::Engine::open`].
     pub fn open(&self, id: ObjectId) -> Result<(), FsError> {
-        self.shared.look(|engine| engine.open(id))
+        self.shared.read_only_operation(|engine| engine.open(id))
     }
 
     /// Ends [`Volume::open`].
@@ -230,7 +231,7 @@ impl Volume {
         entries_max: usize,
     ) -> Result<Vec<ReadDirEntry>, FsError> {
         self.shared
-            .look(|engine| engine.read_directory(id, after_cookie, entries_max))
+            .read_only_operation(|engine| engine.read_directory(id, after_cookie, entries_max))
     }
 
     /// A directory is being listed: its access time moves on.
@@ -239,7 +240,7 @@ impl Volume {
         if !options.no_access_time && !options.no_directory_access_time {
             let moment = self.shared.moment();
             // No result is needed, so nothing can fail.
-            let _accessed = self.shared.look(|engine| {
+            let _accessed = self.shared.read_only_operation(|engine| {
                 engine.accessed(id, moment);
                 Ok(())
             });
@@ -276,7 +277,8 @@ impl Volume {
     /// # Errors
     /// As [`mobifs_engine::Engine::get_xattr`].
     pub fn get_xattr(&self, id: ObjectId, name: &[u8]) -> Result<Arc<[u8]>, FsError> {
-        self.shared.look(|engine| engine.get_xattr(id, name))
+        self.shared
+            .read_only_operation(|engine| engine.get_xattr(id, name))
     }
 
     /// Names of all extended attributes.
@@ -284,7 +286,8 @@ impl Volume {
     /// # Errors
     /// As [`mobifs_engine::Engine::list_xattrs`].
     pub fn list_xattrs(&self, id: ObjectId) -> Result<Vec<Arc<[u8]>>, FsError> {
-        self.shared.look(|engine| engine.list_xattrs(id))
+        self.shared
+            .read_only_operation(|engine| engine.list_xattrs(id))
     }
 
     /// Sets an extended attribute.
@@ -335,6 +338,6 @@ impl Volume {
                 .refresh_space(&commit_lock)
                 .map_err(|error| store_failed(&error))?;
         }
-        shared.look(|engine| Ok::<_, Stop>(engine.space()))
+        shared.read_only_operation(|engine| Ok::<_, Stop>(engine.space()))
     }
 }

@@ -53,7 +53,7 @@ enum SpaceSearch {
 impl Shared {
     /// Runs an operation that only reads. A program waits for its result; changes may also come
     /// from the kernel by itself.
-    pub(super) fn look<T>(
+    pub(super) fn read_only_operation<T>(
         &self,
         mut operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
     ) -> Result<T, FsError> {

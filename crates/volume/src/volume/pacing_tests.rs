@@ -216,7 +216,7 @@ fn memory_is_given_back_when_the_machine_needs_it() {
     let (file, mebibyte) = (made.unwrap().id, vec![1; 1 << 20]);
     let written = volume.write(file, WriteAt::Offset(0), &mebibyte, SetIdBits::Stay, false);
     assert_eq!(written.unwrap(), 1 << 20);
-    volume.relieve_memory();
+    volume.flush_under_pressure();
     // Ends when the checkpointer has done it; if it does not, the runner's limit ends us.
     while volume.status().memory.used_bytes > 0 {
         std::thread::yield_now();

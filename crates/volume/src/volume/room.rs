@@ -286,7 +286,7 @@ mod tests {
         fn attempts_after_ms(&self, ms: u64) -> u64 {
             let before = self.store.attempts.load(Ordering::SeqCst);
             self.clock.0.fetch_add(ms, Ordering::SeqCst);
-            let _next = self.volume.checkpointer().look();
+            let _next = self.volume.checkpointer().run_round();
             self.store.attempts.load(Ordering::SeqCst) - before
         }
     }
@@ -297,7 +297,10 @@ mod tests {
         assert_eq!(bed.write(), Err(FsError::NoSpace));
         let mut checkpointer = bed.volume.checkpointer();
         assert!(checkpointer.is_called(), "a thread would be asleep");
-        assert!(checkpointer.look().is_some(), "and would sleep for ever");
+        assert!(
+            checkpointer.run_round().is_some(),
+            "and would sleep for ever"
+        );
         assert_eq!(
             bed.attempts_after_ms(3 * LOOK_INTERVAL_MS),
             0,
@@ -314,8 +317,12 @@ mod tests {
                 .all(|app| app.read_only.is_none())
         );
         bed.volume.fsync(bed.file).unwrap();
-        let _something_was_committed = checkpointer.look();
-        assert_eq!(checkpointer.look(), None, "nothing is left to look for");
+        let _something_was_committed = checkpointer.run_round();
+        assert_eq!(
+            checkpointer.run_round(),
+            None,
+            "nothing is left to look for"
+        );
     }
 
     /// The app could not even delete what there was no room for, and no sync and no unmount

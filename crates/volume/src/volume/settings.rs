@@ -11,7 +11,7 @@ use crate::config::check_policy;
 use crate::{AppName, Config, PolicyChange, Rules};
 
 /// Returning less than this does not help against memory pressure.
-const RELIEF_BYTES_MIN: u64 = 1 << 20;
+const PRESSURE_FLUSH_BYTES_MIN: u64 = 1 << 20;
 
 impl Volume {
     /// Whether `fsync` requests matter: some app is durable or commits at `fsync`, or may
@@ -106,18 +106,18 @@ impl Volume {
             shared.pacing.lock().machine_event(event)
         };
         if must_commit {
-            shared.request_relief();
+            shared.request_pressure_flush();
         }
         tracing::info!(?source, is_low, "the state of the battery changed");
     }
 
     /// Memory is short: commits everything, and drops what is kept only until it is
     /// in its place, if that is worth it. Returns before that is done.
-    pub fn relieve_memory(&self) {
+    pub fn flush_under_pressure(&self) {
         let committed = self.shared.store.pending().held_bytes;
         let held_bytes = self.shared.lock_engine().engine.dirty_bytes() + committed;
-        if held_bytes >= RELIEF_BYTES_MIN {
-            self.shared.request_relief();
+        if held_bytes >= PRESSURE_FLUSH_BYTES_MIN {
+            self.shared.request_pressure_flush();
         }
     }
 

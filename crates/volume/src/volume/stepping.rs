@@ -49,7 +49,7 @@ impl Volume {
     pub fn checkpoint_step(&self) -> Option<MonotonicNs> {
         let shared = &self.shared;
         let close_at = shared.lock_engine().engine.tick(shared.moment().now);
-        shared.relieve_if_asked();
+        shared.run_pressure_flush();
         let commit_at = shared.commit_closed(|| false).until();
         [close_at, commit_at].into_iter().flatten().min()
     }
@@ -94,8 +94,8 @@ impl Volume {
     }
 
     /// Evicts what is not in use, as the checkpointer and the trimmer do.
-    pub fn tidy_up(&self) {
+    pub fn do_housekeeping(&self) {
         let _round = self.shared.trim_round();
-        self.shared.tidy_up();
+        self.shared.do_housekeeping();
     }
 }

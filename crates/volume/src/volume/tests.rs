@@ -131,7 +131,7 @@ fn a_caller_that_commits_itself_does_not_call_the_checkpointer() {
     let volume = Volume::start(opened.store(), quiet(&config)).unwrap();
     let id = file(&volume, ObjectId::ROOT, "f", b"0");
     let mut checkpointer = volume.checkpointer();
-    checkpointer.look();
+    checkpointer.run_round();
     for number in 0..10_u8 {
         write(&volume, id, &[number]).unwrap();
         assert!(!checkpointer.is_called(), "it knows of what is open");
@@ -183,7 +183,7 @@ fn what_left_memory_is_found_again_while_it_is_trimmed() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !ended.load(Ordering::SeqCst) {
-                volume.tidy_up();
+                volume.do_housekeeping();
             }
         });
         let walkers: Vec<_> = (0..3)
@@ -201,7 +201,7 @@ fn what_left_memory_is_found_again_while_it_is_trimmed() {
         ended.store(true, Ordering::SeqCst);
         assert!(results.iter().all(Result::is_ok));
     });
-    volume.tidy_up();
+    volume.do_housekeeping();
     assert!(
         volume.status().memory.objects <= 10,
         "{}",
@@ -647,7 +647,7 @@ fn a_listing_goes_on_after_its_directory_left_memory_and_after_a_kill() {
     };
     let evict_all = |volume: &Volume| {
         volume.sync_all().unwrap();
-        volume.tidy_up();
+        volume.do_housekeeping();
         assert!(!volume.shared.lock_engine().engine.has_listing(parent));
     };
     go_on(&volume);

@@ -151,12 +151,12 @@ impl Shared {
                 round.asked += ask(&trimmed.kernel_held);
             }
         }
-        self.tell_forgotten();
+        self.report_evicted();
         round
     }
 
     /// Reports to the store which objects have left memory.
-    pub(super) fn tell_forgotten(&self) {
+    pub(super) fn report_evicted(&self) {
         if !self.lock_engine().engine.has_forgotten() {
             return;
         }

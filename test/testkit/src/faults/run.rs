@@ -382,7 +382,7 @@ impl Run<'_> {
                 (Ok(()), Promise::Nothing)
             }
             Event::TidyUp => {
-                volume.tidy_up();
+                volume.do_housekeeping();
                 (Ok(()), Promise::Nothing)
             }
             Event::Do(_) | Event::Cut | Event::Kill(_) => return Err("no request".into()),
@@ -532,7 +532,7 @@ impl Run<'_> {
         self.timeline.all_committed();
         self.compare()?;
         self.mounted.target.close_all();
-        volume.tidy_up();
+        volume.do_housekeeping();
         self.demand_all_given_back()?;
         text(volume.shutdown()).map_err(|what| format!("the shutdown: {what}"))?;
         drop(volume);

@@ -625,7 +625,7 @@ impl VolumeTarget {
             };
             cookie = last.cookie;
             if is_disturbed {
-                self.volume.tidy_up();
+                self.volume.do_housekeeping();
             }
             names.extend(entries.iter().map(|entry| entry.name.to_string()));
         }

@@ -331,10 +331,10 @@ impl Day<'_> {
     }
 
     fn look(&mut self) {
-        self.look_at = self.checkpointer.look();
+        self.look_at = self.checkpointer.run_round();
         self.looks += 1;
         while self.checkpointer.is_called() {
-            self.look_at = self.checkpointer.look();
+            self.look_at = self.checkpointer.run_round();
         }
     }
 

@@ -62,7 +62,7 @@ pub(crate) struct Listed {
     /// A path at which it was; empty if that is not known.
     pub(crate) path: Vec<u8>,
     /// When it was last listed; not in the file.
-    pub(crate) turn: u64,
+    pub(crate) listed_at: u64,
     /// The preallocation is given back at the next apply; not in the list on disk.
     pub(crate) is_due: bool,
 }
@@ -84,7 +84,7 @@ impl Listed {
             end: (number << 10) + (128 << 10),
             mtime: time,
             path: format!("app/{number}.db").into_bytes(),
-            turn: 0,
+            listed_at: 0,
             is_due: false,
         }
     }
@@ -209,7 +209,7 @@ fn parse_file(body: &mut Reader<'_>) -> Result<Listed, Damage> {
         end,
         mtime,
         path,
-        turn: 0,
+        listed_at: 0,
         is_due: false,
     })
 }

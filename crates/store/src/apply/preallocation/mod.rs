@@ -54,7 +54,8 @@ pub(super) struct Files {
     is_dirty: bool,
     /// No file could be added because there are too many.
     is_overfull: bool,
-    turn: u64,
+    /// How often a file was listed.
+    listings: u64,
 }
 
 impl Preallocations {
@@ -178,8 +179,8 @@ impl Files {
     }
 
     fn insert(&mut self, mut file: Listed) {
-        self.turn += 1;
-        file.turn = self.turn;
+        self.listings += 1;
+        file.listed_at = self.listings;
         self.is_dirty = true;
         self.by_inode.insert(file.inode, file);
     }

@@ -331,7 +331,7 @@ impl<'a, L: Lower> Planner<'a, L> {
             end: end.max(before),
             mtime: attributes.mtime,
             path,
-            turn: 0,
+            listed_at: 0,
             is_due: false,
         });
         true
@@ -456,13 +456,13 @@ pub(crate) fn conclude<L: Lower>(overlay: &Overlay<L>, applier: &Applier, work: 
     examine(overlay, preallocations, work);
     let mut files = preallocations.files();
     if std::mem::take(&mut files.is_overfull) {
-        let mut turns: Vec<u64> = files.by_inode.values().map(|file| file.turn).collect();
-        turns.sort_unstable();
-        if let Some(&oldest_kept) = turns.get(turns.len() / 4) {
+        let mut listed: Vec<u64> = files.by_inode.values().map(|file| file.listed_at).collect();
+        listed.sort_unstable();
+        if let Some(&oldest_kept) = listed.get(listed.len() / 4) {
             let old = files
                 .by_inode
                 .values_mut()
-                .filter(|file| file.turn < oldest_kept);
+                .filter(|file| file.listed_at < oldest_kept);
             old.for_each(|file| file.is_due = true);
         }
     }

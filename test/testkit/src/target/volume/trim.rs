@@ -28,7 +28,7 @@ impl VolumeTarget {
                 names.borrow_mut().prune(&asked, |id| self.is_in_use(id));
             }
             self.give_back();
-            self.volume.tidy_up();
+            self.volume.do_housekeeping();
             let before = std::mem::replace(&mut objects, self.volume.status().memory.objects);
             if objects >= before {
                 return self.check_trimmed(objects);
