@@ -249,11 +249,11 @@ impl TotalsLog {
         Ok(log)
     }
 
-    /// Notes what has happened since the last time.
+    /// Records what has happened since the last time.
     ///
     /// # Errors
-    /// If it cannot be written; then the next call notes it.
-    pub(crate) fn note(&self, status: &Status) -> io::Result<()> {
+    /// If it cannot be written; then the next call records it.
+    pub(crate) fn record(&self, status: &Status) -> io::Result<()> {
         let mut counted = self.counted.lock();
         let now = DayTotals::counters_of(status);
         // Counters that went back are those of a daemon that began anew.

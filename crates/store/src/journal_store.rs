@@ -217,7 +217,7 @@ impl<L: Lower> Store for JournalStore<Gate<L>> {
     }
 
     fn list_directory(&self, id: ObjectId) -> Result<Vec<DirectoryEntry>, StoreError> {
-        self.overlay.state_mut().note_listed(id);
+        self.overlay.state_mut().mark_listed(id);
         read::entries(&self.overlay, id)
     }
 

@@ -63,7 +63,7 @@ pub(crate) fn spill<L: Lower>(
         .map(|(index, _)| ByteRange::new(index.offset(), index.offset() + PAGE_BYTES_U64));
     let mut state = overlay.state_mut();
     if state.table.get(id).is_none_or(|location| location.in_stage) {
-        state.note_spilled(id, ranges);
+        state.record_spilled(id, ranges);
     }
     if state.table.get(id).is_none() {
         state.table.insert(id, stat.inode, FileKind::Regular);

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn adding_two_is_seeing_both() {
+    fn a_sum_of_two_histograms_has_the_samples_of_both() {
         let (mut left, mut right, mut both) = <[TimeHistogram; 3]>::default().into();
         for (number, part) in [(1, &mut left), (2, &mut right)] {
             part.growing(f64::from(number), 50.0, 1_000);

@@ -59,7 +59,7 @@ impl Timeline {
             homes: BTreeMap::new(),
             committed: BTreeMap::new(),
         };
-        timeline.note_homes();
+        timeline.record_homes();
         timeline
     }
 
@@ -82,12 +82,12 @@ impl Timeline {
         self.states.push(state.clone());
         self.changed.push(changed);
         let before = std::mem::replace(&mut self.paths, paths);
-        self.note_changes(&before);
-        self.note_homes();
+        self.record_changes(&before);
+        self.record_homes();
     }
 
     /// Notes by which objects the last step changed which apps.
-    fn note_changes(&mut self, before: &Part) {
+    fn record_changes(&mut self, before: &Part) {
         let step = self.states.len() - 1;
         let mut noted = BTreeSet::new();
         for (one, other) in [(before, &self.paths), (&self.paths, before)] {
@@ -121,7 +121,7 @@ impl Timeline {
     }
 
     /// Notes where the objects are after the last step.
-    fn note_homes(&mut self) {
+    fn record_homes(&mut self) {
         let mut named = BTreeMap::new();
         for (path, (number, inode)) in &self.paths {
             let app = self.layout.app_of(path, inode.kind());

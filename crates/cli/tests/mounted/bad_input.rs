@@ -334,7 +334,7 @@ fn configurations_with_errors() {
 }
 
 #[test]
-fn places_that_are_no_mount() {
+fn commands_refuse_paths_that_are_no_mount() {
     let fixture = Fixture::new();
     for command in [
         &["status"][..],

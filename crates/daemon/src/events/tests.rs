@@ -39,7 +39,7 @@ fn bytes(events: &[(u16, u16, i32)]) -> Vec<u8> {
 }
 
 #[test]
-fn only_what_hands_do_counts() {
+fn input_is_a_key_a_touch_other_or_none() {
     use UserInput::{Key, Other, Touch};
     assert_eq!(input_of(&bytes(&TAP)), Some(Touch));
     let mouse = [(0, 0, 0), (2, 0, -3)];

@@ -260,18 +260,18 @@ impl Daemon {
         }
     }
 
-    /// Notes what was written and saved since the last time, unless nothing may change in the store.
-    pub(crate) fn note_totals(&self) {
+    /// Records what was written and saved since the last time, unless nothing may change in the store.
+    pub(crate) fn record_totals(&self) {
         let Some(totals) = &self.totals else {
             return;
         };
-        if let Err(error) = totals.note(&self.volume.status()) {
-            tracing::debug!(%error, "cannot note the totals of this day");
+        if let Err(error) = totals.record(&self.volume.status()) {
+            tracing::debug!(%error, "cannot record the totals of this day");
         }
     }
 
     fn totals(&self) -> Reply {
-        self.note_totals();
+        self.record_totals();
         let days = match &self.totals {
             Some(totals) => totals.days(),
             None => read_totals(&self.paths.store),
@@ -552,7 +552,7 @@ impl Daemon {
             }
             std::thread::sleep(RETRY_INTERVAL);
         }
-        self.note_totals();
+        self.record_totals();
         // From here on a successor has nothing to do that the next mount does not do.
         self.supervisor.withdraw("unmounted");
         let path = self.paths.store.clone();

@@ -111,7 +111,7 @@ pub fn serve(
         }
         log_mounted(&daemon, session.sync_reaches());
     }
-    note_totals_at_times(&daemon);
+    record_totals_at_times(&daemon);
     let watcher = watch_events(&daemon, &plan.config);
     let bus = watch_bus(&daemon, &plan.config);
     ready.mounted();
@@ -314,7 +314,7 @@ fn start_control(
 }
 
 /// Notes the totals of the day from time to time, as long as there is a daemon.
-fn note_totals_at_times(daemon: &Arc<Daemon>) {
+fn record_totals_at_times(daemon: &Arc<Daemon>) {
     let daemon = Arc::downgrade(daemon);
     let note = move || {
         loop {
@@ -323,7 +323,7 @@ fn note_totals_at_times(daemon: &Arc<Daemon>) {
                 return;
             };
             if !daemon.is_power_cut() {
-                daemon.note_totals();
+                daemon.record_totals();
             }
         }
     };

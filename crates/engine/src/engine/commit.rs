@@ -107,7 +107,7 @@ impl Engine {
         if apps.is_empty() {
             return SyncPoint::Now;
         }
-        self.durable_syncs.note();
+        self.durable_syncs.record();
         // Each transaction that mentions it holds the object once, so where none does there is
         // nothing to look for, and the last one ends the search.
         let holds = self

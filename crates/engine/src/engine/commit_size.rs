@@ -21,7 +21,7 @@ pub(super) struct DurableSyncs {
 
 impl DurableSyncs {
     /// A program waits for a commit.
-    pub(super) const fn note(&mut self) {
+    pub(super) const fn record(&mut self) {
         self.is_new = true;
     }
 
@@ -51,7 +51,7 @@ mod tests {
             syncs.transaction_bytes_max(at_ms(1)),
             BYTES_BESIDE_DURABLE_MAX
         );
-        syncs.note();
+        syncs.record();
         assert_eq!(
             syncs.transaction_bytes_max(at_ms(2)),
             BYTES_BESIDE_SYNCS_MAX

@@ -222,7 +222,7 @@ impl Transactions {
             net.add(&later.content, &later.orphaned);
             released.extend(into.absorb(&later));
         }
-        self.note_merged(group, id);
+        self.record_merged(group, id);
         let dropped = core::mem::take(&mut net.dropped);
         into.refusal = None;
         into.content = Arc::new(net.into_content());
@@ -238,7 +238,7 @@ impl Transactions {
         Some(merged)
     }
 
-    fn note_merged(&mut self, group: &[TransactionId], id: TransactionId) {
+    fn record_merged(&mut self, group: &[TransactionId], id: TransactionId) {
         for into in self.merged_into.values_mut() {
             if group.contains(into) {
                 *into = id;

@@ -103,7 +103,7 @@ fn what_waited_goes_when_standby_ends() {
 }
 
 #[test]
-fn a_longer_limit_for_standby_is_asked_for() {
+fn a_larger_limit_for_standby_puts_commits_off() {
     let mut device = Device::new(600_000);
     assert!(device.happens(MachineEvent::ScreenOff));
     device.write(1);

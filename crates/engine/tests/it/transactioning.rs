@@ -157,7 +157,7 @@ fn tpl_closes_exactly_where_the_published_rule_says() {
 }
 
 #[test]
-fn the_published_rule_by_hand() {
+fn published_rule_on_hand_computed_steps() {
     // 99 of 100 pages overwritten, then only new ones: e falls from 99 % by 99/s % a
     // page. The window of 16 reaches −0.02 % while it still has mostly old points, but
     // nothing is looked at below 128 pages.

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_frees_the_parked() {
+    fn shut_down_wakes_parked_workers() {
         let leadership = std::sync::Arc::new(led_by(0));
         let parked = {
             let leadership = std::sync::Arc::clone(&leadership);

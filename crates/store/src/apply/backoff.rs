@@ -51,12 +51,12 @@ impl Backoff {
         }
         let done = step();
         let refusal = done.as_ref().err().and_then(io::Error::raw_os_error);
-        self.note(refusal.filter(|&errno| is_want_of_room(errno)));
+        self.record(refusal.filter(|&errno| is_want_of_room(errno)));
         done
     }
 
     /// Records the result of a step: none if it was not refused for lack of room.
-    fn note(&mut self, refusal: Option<i32>) {
+    fn record(&mut self, refusal: Option<i32>) {
         let Some(errno) = refusal else {
             *self = Self::default();
             return;

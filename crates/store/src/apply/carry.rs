@@ -186,7 +186,7 @@ fn give_some_back<L: Lower>(
     for (id, _) in &gone {
         stage::unstage(overlay, *id)?;
         let full = StoreError::lower(format!("making new object {id}"))(Errno::NOSPC.into());
-        refused.note_absent(*id, paths::failed_for(overlay, *id)(full))?;
+        refused.record_absent(*id, paths::failed_for(overlay, *id)(full))?;
     }
     if !gone.is_empty() {
         // Their blocks are free when the filesystem's own journal says so.

@@ -55,14 +55,14 @@ pub(super) fn apply_contents<L: Lower>(
             }
             Ok(None) => return Err(missing(id)),
             Err(error) => {
-                refused.note_incomplete(id, paths::failed_for(overlay, id)(error))?;
+                refused.record_incomplete(id, paths::failed_for(overlay, id)(error))?;
                 continue;
             }
         };
         externally_modified::report_if_modified(overlay, applier, id, &mut search)?;
         let applied = apply_existing(overlay, applier, id, object, &attributes, &handle);
         if let Err(error) = applied.map_err(paths::failed_for(overlay, id)) {
-            refused.note_incomplete(id, error)?;
+            refused.record_incomplete(id, error)?;
         }
     }
     Ok(())
@@ -112,7 +112,7 @@ pub(super) fn apply_directory_attributes<L: Lower>(
             None => Ok(()),
         });
         if let Err(error) = applied.map_err(paths::failed_for(overlay, id)) {
-            refused.note_incomplete(id, error)?;
+            refused.record_incomplete(id, error)?;
         }
         renames.end_step();
     }

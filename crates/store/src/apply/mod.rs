@@ -113,7 +113,7 @@ fn begin_epoch<L: Lower>(
     );
     preallocation::plan::conclude(overlay, applier, work);
     if limbo::empty_limbo(overlay, Unnamed::PinnedOrLinked) {
-        refused.note_freed();
+        refused.mark_freed();
     }
     limbo::sweep_stage(overlay, applier.reserve(), epoch.carried_file());
     carry::keep_room_to_carry_again(overlay, applier, epoch);

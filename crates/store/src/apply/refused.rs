@@ -70,30 +70,34 @@ impl Refused {
     }
 
     /// A new object cannot be made.
-    pub(super) fn note_absent(
+    pub(super) fn record_absent(
         &mut self,
         id: ObjectId,
         error: StoreError,
     ) -> Result<(), StoreError> {
-        self.note(error)?;
+        self.record(error)?;
         self.absent.insert(id);
         Ok(())
     }
 
     /// Not all changes of an object can be applied.
-    pub(super) fn note_incomplete(
+    pub(super) fn record_incomplete(
         &mut self,
         id: ObjectId,
         error: StoreError,
     ) -> Result<(), StoreError> {
-        self.note(error)?;
+        self.record(error)?;
         self.incomplete.insert(id);
         Ok(())
     }
 
     /// An entry cannot be changed.
-    pub(super) fn note_entry(&mut self, entry: Entry, error: StoreError) -> Result<(), StoreError> {
-        self.note(error)?;
+    pub(super) fn record_entry(
+        &mut self,
+        entry: Entry,
+        error: StoreError,
+    ) -> Result<(), StoreError> {
+        self.record(error)?;
         self.entries.push(entry);
         Ok(())
     }
@@ -103,7 +107,7 @@ impl Refused {
         self.entries.push(entry);
     }
 
-    fn note(&mut self, error: StoreError) -> Result<(), StoreError> {
+    fn record(&mut self, error: StoreError) -> Result<(), StoreError> {
         if !self.continues || !error.is_refusal() {
             return Err(error);
         }
@@ -118,7 +122,7 @@ impl Refused {
     }
 
     /// The epoch has ended, and inodes and blocks of the objects that it deleted are free.
-    pub(super) fn note_freed(&mut self) {
+    pub(super) fn mark_freed(&mut self) {
         self.has_freed = true;
     }
 

@@ -63,9 +63,9 @@ pub(super) fn stage_new_objects<L: Lower>(
         match staged.map_err(paths::failed_for(overlay, id)) {
             Ok(()) => {}
             // The journal has its inode: it stays, and keeps or gets its names.
-            Err(error) if object.bound.is_some() => refused.note_incomplete(id, error)?,
+            Err(error) if object.bound.is_some() => refused.record_incomplete(id, error)?,
             Err(error) => {
-                refused.note_absent(id, error)?;
+                refused.record_absent(id, error)?;
                 // Its incomplete file takes room that others may need.
                 if can_be_unstaged(overlay, id, object) {
                     unstage(overlay, id)?;

@@ -40,7 +40,7 @@ pub(super) fn rearrange<L: Lower>(
         let there = match there.map_err(paths::failed_at(overlay, *parent, name)) {
             Ok(there) => there,
             Err(error) => {
-                refused.note_entry(((*parent, name.clone()), *child), error)?;
+                refused.record_entry(((*parent, name.clone()), *child), error)?;
                 continue;
             }
         };
@@ -100,7 +100,7 @@ fn attach_missing<L: Lower>(
             Ok(true) => {}
             Ok(false) => links.push((child, parent, name.clone())),
             Err(error) => {
-                outcome = refused.note_entry(entry, error);
+                outcome = refused.record_entry(entry, error);
                 if outcome.is_err() {
                     break;
                 }
@@ -127,7 +127,7 @@ fn drop_surplus<'a, L: Lower>(
         renames.end_step();
         let dropped = drop_name(overlay, parent, name);
         if let Err(error) = dropped.map_err(paths::failed_at(overlay, parent, name)) {
-            refused.note_entry(((parent, name.clone()), child), error)?;
+            refused.record_entry(((parent, name.clone()), child), error)?;
             kept.insert((parent, name));
         }
     }
@@ -150,7 +150,7 @@ fn drop_name<L: Lower>(
         return Ok(());
     };
     if let Err(error) = overlay.lower().unlink(&directory, name.as_bytes()) {
-        note_held(overlay, parent, name, stat.inode);
+        record_held(overlay, parent, name, stat.inode);
         return Err(StoreError::lower(format!("detaching \"{name}\""))(error));
     }
     let mut state = overlay.state_mut();
@@ -164,7 +164,7 @@ fn drop_name<L: Lower>(
 }
 
 /// Records a name that could not be removed: an earlier attempt may have made it.
-fn note_held<L: Lower>(overlay: &Overlay<L>, parent: ObjectId, name: &Name, inode: u64) {
+fn record_held<L: Lower>(overlay: &Overlay<L>, parent: ObjectId, name: &Name, inode: u64) {
     let mut state = overlay.state_mut();
     if let Some(id) = state.table.id_of(inode) {
         state.table.add_name(id, parent, name);
@@ -221,7 +221,7 @@ fn detach_entry<L: Lower>(
             let lower = overlay.lower();
             let moved = backoff.attempt(|| lower.rename(&directory, from, overlay.limbo(), to));
             if let Err(error) = moved {
-                note_held(overlay, parent, name, stat.inode);
+                record_held(overlay, parent, name, stat.inode);
                 return Err(StoreError::lower(format!("detaching \"{name}\""))(error));
             }
         }

@@ -372,17 +372,17 @@ fn write_run<L: Lower>(
             .write_at(handle, &buffer, start)
             .map_err(failed())?;
     }
-    applier.preallocations().note_written(&stat, content.end);
+    applier.preallocations().record_written(&stat, content.end);
     Ok(content.len())
 }
 
 /// Records which new files only need their names from an apply.
-pub(crate) fn note_whole<L: Lower>(overlay: &Overlay<L>, files: &[ObjectId]) {
+pub(crate) fn mark_whole<L: Lower>(overlay: &Overlay<L>, files: &[ObjectId]) {
     if files.is_empty() {
         return;
     }
     let mut state = overlay.state_mut();
-    files.iter().for_each(|&id| state.pending.note_whole(id));
+    files.iter().for_each(|&id| state.pending.mark_whole(id));
 }
 
 /// Whether the object has nothing but content and attributes.

@@ -92,7 +92,7 @@ pub(crate) fn commit<L: Lower>(
         room_max.is_none_or(|max| max.covers(reserved)),
         "{reserved:?} is reserved for what may take {room_max:?}"
     );
-    direct::note_whole(overlay, &written_directly.whole);
+    direct::mark_whole(overlay, &written_directly.whole);
     counters.add_written(written_directly.bytes);
     let is_flushed = written > epoch.log().direct_bytes_max();
     counters.add_commit(written, is_flushed, &records, pages);

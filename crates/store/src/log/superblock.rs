@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_not_another_one() {
+    fn a_home_differs_by_inode_or_birth_time() {
         let home = |inode, born| Home { inode, born };
         let (one, other) = (Timestamp::new(7, 1), Timestamp::new(7, 2));
         assert!(home(5, None).is_not(home(6, None)));

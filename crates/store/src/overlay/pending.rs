@@ -112,7 +112,7 @@ impl Pending {
     }
 
     /// The object's stage file is durably all that is pending of it.
-    pub(crate) fn note_whole(&mut self, id: ObjectId) {
+    pub(crate) fn mark_whole(&mut self, id: ObjectId) {
         self.object_mut(id).is_whole = true;
     }
 
@@ -212,7 +212,7 @@ impl Pending {
 
     /// The object has lost all its names, which its last recorded attributes may not say: a
     /// transaction that deletes an object records only that its names go.
-    pub(crate) fn note_deleted(&mut self, id: ObjectId) {
+    pub(crate) fn mark_deleted(&mut self, id: ObjectId) {
         if self.object(id).is_some()
             && let Some(attributes) = &mut self.object_mut(id).attributes
         {

@@ -44,7 +44,7 @@ pub(crate) fn object<L: Lower>(
     if info.attributes.kind != FileKind::Directory && info.attributes.nlink > 1 {
         let is_noted = overlay.state().table.has_had_several_names(id);
         if !is_noted {
-            overlay.state_mut().table.note_several_names(id);
+            overlay.state_mut().table.mark_several_names(id);
         }
     }
     Ok(info)

@@ -76,7 +76,7 @@ impl State {
     }
 
     /// The engine lists a directory from now on.
-    pub(crate) fn note_listed(&mut self, id: ObjectId) {
+    pub(crate) fn mark_listed(&mut self, id: ObjectId) {
         self.unlisted.remove(&id);
     }
 
@@ -128,7 +128,7 @@ impl State {
         self.spilled.get(&id)
     }
 
-    pub(crate) fn note_spilled(&mut self, id: ObjectId, ranges: impl Iterator<Item = ByteRange>) {
+    pub(crate) fn record_spilled(&mut self, id: ObjectId, ranges: impl Iterator<Item = ByteRange>) {
         let spilled = self.spilled.entry(id).or_default();
         ranges.for_each(|range| spilled.insert(range));
         self.table.touch(id);
@@ -200,7 +200,7 @@ impl State {
     pub(crate) fn take_over(&mut self, saved: &RestartState) {
         let mut objects: Vec<&(ObjectId, KnownObject)> = saved.objects.iter().collect();
         objects.sort_unstable_by_key(|(id, _)| *id);
-        self.table.note_changes();
+        self.table.record_changes();
         self.table.begin_fresh_above(saved.ids_above);
         for (id, known) in &objects {
             self.table.begin_fresh_above(id.0);
@@ -259,7 +259,7 @@ impl ReportedState {
     /// From now on every change is reported to `sink`; at once what is there, or
     /// of a state that was taken over, of what it did not know yet.
     pub(crate) fn watch(&mut self, sink: Arc<dyn RestartSink>) {
-        self.state.get_mut().table.note_changes();
+        self.state.get_mut().table.record_changes();
         self.sink = Some(sink);
         drop(self.write());
     }

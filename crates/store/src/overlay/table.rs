@@ -97,7 +97,7 @@ impl Table {
 
     /// From now on, changed objects are recorded; and at once all known ones, unless that was done
     /// before.
-    pub(crate) fn note_changes(&mut self) {
+    pub(crate) fn record_changes(&mut self) {
         if self.touched.is_none() {
             self.touched = Some(self.ids().collect());
         }
@@ -287,7 +287,7 @@ impl Table {
     }
 
     /// Records that an object has names that were never looked up yet.
-    pub(crate) fn note_several_names(&mut self, id: ObjectId) {
+    pub(crate) fn mark_several_names(&mut self, id: ObjectId) {
         if let Some(location) = self.locations.get_mut(&id) {
             location.had_several_names = true;
         }
@@ -433,7 +433,7 @@ mod tests {
         // One name is all that a journal says of an object.
         table.insert(made(4), 73, FileKind::Regular);
         table.add_name(made(4), ObjectId::ROOT, &names[0]);
-        table.note_several_names(made(4));
+        table.mark_several_names(made(4));
         table.remove_names_in(ObjectId::ROOT, |_| false);
         assert!(table.forget(made(4)));
         assert_eq!(adopt(&mut table, 73, &names[1]), made(4));

@@ -73,7 +73,7 @@ fn drop_missing<L: Lower>(overlay: &Overlay<L>, id: ObjectId) {
     let is_deleted = externally_modified::undisputed_name(overlay, id).is_none();
     let mut state = overlay.state_mut();
     if is_deleted && !state.pending.is_linked(id) {
-        state.pending.note_deleted(id);
+        state.pending.mark_deleted(id);
     } else {
         let path = state.path_of(id);
         tracing::warn!(%id, path, "another program removed a changed object from the store");

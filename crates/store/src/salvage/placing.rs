@@ -258,7 +258,7 @@ fn bind_filled(tree: &mut Tree, objects: &mut Objects, pending: &Pending, placed
                 objects.bound.insert(id);
             }
             None => {
-                tree.note_in_limbo(inode);
+                tree.mark_in_limbo(inode);
                 placed.unstaged.push((name, inode));
             }
         }
@@ -345,7 +345,7 @@ fn find_made<L: Lower>(
             if objects.id(stat.inode).is_none() {
                 objects.add(id, stat.inode, stat.kind);
                 objects.bound.insert(id);
-                tree.note(&stat, directory, name.as_bytes());
+                tree.record(&stat, directory, name.as_bytes());
             }
         }
     }

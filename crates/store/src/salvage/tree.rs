@@ -90,7 +90,7 @@ impl Tree {
     }
 
     /// A directory in `stage/` will be moved to `limbo/`.
-    pub(super) fn note_in_limbo(&mut self, inode: u64) {
+    pub(super) fn mark_in_limbo(&mut self, inode: u64) {
         self.limbo.insert(inode, inode.to_string().into_bytes());
     }
 
@@ -186,7 +186,7 @@ impl Tree {
     }
 
     /// From now on the object is known.
-    pub(super) fn note(&mut self, stat: &LowerStat, parent: u64, name: &[u8]) {
+    pub(super) fn record(&mut self, stat: &LowerStat, parent: u64, name: &[u8]) {
         self.kinds.insert(stat.inode, stat.kind);
         if !self.is_at(stat.inode, parent, name) {
             let places = self.places.entry(stat.inode).or_default();

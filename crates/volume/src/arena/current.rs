@@ -58,7 +58,7 @@ pub(crate) fn reference(id: ObjectId, count: i64) {
 }
 
 /// Whether something is to be kept.
-pub(super) fn is_noted() -> bool {
+pub(super) fn is_recorded() -> bool {
     CURRENT.with_borrow(|current| {
         current
             .as_ref()

@@ -126,7 +126,7 @@ impl Arena {
     /// Keeps what an operation has changed of the engine, and that the request of this
     /// thread has done so: both or neither. The engine must be locked.
     pub(crate) fn save(&self, engine: &mut Engine) {
-        if !engine.is_unsaved() && !current::is_noted() {
+        if !engine.is_unsaved() && !current::is_recorded() {
             return;
         }
         let mut batch = self.batch();

@@ -125,7 +125,7 @@ impl Written {
         Some(line.unwrap_or(app.line))
     }
 
-    fn note(&mut self, key: &str, line: usize) {
+    fn record(&mut self, key: &str, line: usize) {
         let lines = self.lines.entry(key.to_owned());
         lines.and_modify(|line| *line = None).or_insert(Some(line));
     }
@@ -136,11 +136,11 @@ impl Written {
             let name = key.get_ref().as_ref();
             match (name, value.get_ref()) {
                 ("defaults", DeValue::Table(table)) => {
-                    self.note(name, line);
+                    self.record(name, line);
                     self.table(text, name, table, &app_keys(), false)?;
                 }
                 ("history", DeValue::Table(table)) => {
-                    self.note(name, line);
+                    self.record(name, line);
                     self.table(text, name, table, &HISTORY_KEYS, false)?;
                 }
                 ("app", DeValue::Array(apps))
@@ -178,7 +178,7 @@ impl Written {
             return Err(Fault::at(line, "app.match", "must be a glob in quotes"));
         };
         let place = format!("app \"{glob}\"");
-        self.note(&place, line);
+        self.record(&place, line);
         let line_of_key = |key: &Spanned<Cow<'_, str>>| line_of(text, key.span().start);
         let keys = table.iter();
         let keys = keys.map(|(key, _)| (key.get_ref().to_string(), line_of_key(key)));
@@ -200,7 +200,7 @@ impl Written {
         for (key, value) in in_order(table) {
             if is_app && key.get_ref() == "match" {
                 let line = line_of(text, key.span().start);
-                self.note(&format!("{place}.match"), line);
+                self.record(&format!("{place}.match"), line);
             } else {
                 self.key(text, Some(place), known, key, value)?;
             }
@@ -223,7 +223,7 @@ impl Written {
             let message = unknown_key(name, place, known);
             return Err(Fault::at(line, &path, message));
         };
-        self.note(&path, line);
+        self.record(&path, line);
         self.values.push((value.span(), path.clone()));
         kind.check(value.get_ref()).map_err(|message| {
             let found = text.get(value.span()).unwrap_or_default();

@@ -110,7 +110,7 @@ impl StoreLock {
             if !is_current(&file, &directory) {
                 continue;
             }
-            note_owner(&file, None).map_err(StoreError::lower("writing .mobifs/lock"))?;
+            record_owner(&file, None).map_err(StoreError::lower("writing .mobifs/lock"))?;
             let mut lock = Self::over(root, scope, Some(file));
             lock.made_directory = made_directory;
             return Ok(lock);
@@ -147,7 +147,7 @@ impl StoreLock {
             lock(&file, Access::Exclusive)?;
             // This process goes on with what the killed process was doing.
             let state = LockOwner::read(&file).state;
-            note_owner(&file, state).map_err(StoreError::lower("writing .mobifs/lock"))?;
+            record_owner(&file, state).map_err(StoreError::lower("writing .mobifs/lock"))?;
         }
         let mut lock = Self::over(root, scope, Some(file));
         lock.is_shared = read_only;
@@ -361,7 +361,7 @@ fn is_current(file: &File, directory: &OwnedFd) -> bool {
 
 /// Writes which process holds the lock, for messages only: a full disk must not keep a store from
 /// being mounted. What is overwritten in place mostly needs no room.
-fn note_owner(file: &File, state: Option<OwnerState>) -> io::Result<()> {
+fn record_owner(file: &File, state: Option<OwnerState>) -> io::Result<()> {
     match owner::write(file, std::process::id(), state) {
         Ok(()) => Ok(()),
         Err(error) if has_no_room(&error) => {

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_is_found() {
+    fn a_recorded_owner_is_found() {
         let mut old = serving(7, 12);
         if let OwnerState::Serving(mount) = &mut old {
             mount.source_hash = None;
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_note_takes_the_place_of_an_earlier_one() {
+    fn a_later_record_replaces_an_earlier_one() {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(b"17\n", 0).unwrap();
         write_state(&file, serving(259, 1_048_575)).unwrap();

@@ -62,7 +62,7 @@ impl Shared {
                 return result;
             }
         }
-        self.note_failures(result.as_ref().err());
+        self.record_failures(result.as_ref().err());
         if result.as_ref().is_err_and(StoreError::is_full) {
             self.wait_for_room();
         }
@@ -136,7 +136,7 @@ impl Shared {
     }
 
     /// Updates the reasons for read-only apps from the engine.
-    fn note_failures(&self, error: Option<&StoreError>) {
+    fn record_failures(&self, error: Option<&StoreError>) {
         let mut failures = self.failures.lock();
         if error.is_none() && failures.is_empty() {
             return;

@@ -57,7 +57,7 @@ impl<'a> Place<'a> {
     }
 
     /// Lets calls whose transactions are committed return; true if this is one of them.
-    fn note_committed(&self, shared: &Shared) -> bool {
+    fn record_committed(&self, shared: &Shared) -> bool {
         let mut calls = self.queue.calls.lock();
         let mut is_any = false;
         {
@@ -142,7 +142,7 @@ impl Shared {
         loop {
             // Asked before the commit lock is taken, too: for another app's transaction, which may
             // have that lock next and be large, there is no reason to wait any more.
-            if place.note_committed(self) {
+            if place.record_committed(self) {
                 return Ok(());
             }
             let commit_lock = self.commit_lock.lock();

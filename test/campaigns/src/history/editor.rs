@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_was_is_found_out() {
+    fn states_that_were_never_saved_are_refused() {
         let torn = saved(7);
         fs::write(torn.path().join(name(7)), &content(7)[..100]).unwrap();
         assert!(check(torn.path()).unwrap_err().contains("torn"));

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_was_is_found_out() {
+    fn states_that_never_existed_are_refused() {
         let [(_, created), (_, written), _] = TINY.phases();
         let (app, step) = made(written.end - 1);
         let changed = app.path().join(name(0));

@@ -35,7 +35,7 @@ impl Exposed {
         let mut exposed: BTreeMap<ObjectId, RangeSet> = BTreeMap::new();
         let is_left = |(sequence, _): &&(u64, Vec<Record>)| *sequence <= left;
         for (_, records) in transactions.iter().filter(is_left) {
-            note_empty(records, &mut empty);
+            record_empty(records, &mut empty);
         }
         for (_, records) in transactions.iter().skip_while(is_left) {
             for (object, mut ranges) in placed(records, &inodes) {
@@ -115,7 +115,7 @@ pub(super) fn check_covered(transactions: &Transactions) {
                 );
             }
         }
-        note_empty(records, &mut empty);
+        record_empty(records, &mut empty);
     }
 }
 
@@ -141,7 +141,7 @@ fn placed(records: &[Record], inodes: &BTreeMap<ObjectId, u64>) -> BTreeMap<Obje
 }
 
 /// Where files are empty after a transaction, whatever is in their place.
-fn note_empty(records: &[Record], empty: &mut BTreeMap<ObjectId, RangeSet>) {
+fn record_empty(records: &[Record], empty: &mut BTreeMap<ObjectId, RangeSet>) {
     for record in records {
         match record {
             Record::Object(state) => {

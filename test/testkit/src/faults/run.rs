@@ -227,7 +227,7 @@ impl Run<'_> {
             Event::Kill(_) => self.kill()?,
             event => self.request(event, failed_before)?,
         };
-        self.note_merges()?;
+        self.record_merges()?;
         // What was found on the medium meanwhile was not promised yet.
         self.check_images()?;
         match promise {
@@ -237,7 +237,7 @@ impl Run<'_> {
             Promise::Synced(synced) => self.timeline.synced(&synced),
         }
         if self.lower.failed_calls() > failed_before {
-            self.note_read_only()?;
+            self.record_read_only()?;
             // Reading brings objects into memory, so not always.
             if self.random.chance(50) {
                 self.compare()?;
@@ -247,7 +247,7 @@ impl Run<'_> {
     }
 
     /// A successor has what was merged, too.
-    fn note_merges(&mut self) -> Result<(), String> {
+    fn record_merges(&mut self) -> Result<(), String> {
         let merges = self.volume().merges();
         let new = merges - self.merges_seen;
         self.merges_seen = merges;
@@ -426,7 +426,7 @@ impl Run<'_> {
     }
 
     /// An app is read-only for a reason that the status reports.
-    fn note_read_only(&mut self) -> Result<(), String> {
+    fn record_read_only(&mut self) -> Result<(), String> {
         let read_only = self.read_only_apps();
         if !read_only.is_empty() {
             self.statistics.read_only = 1;

@@ -70,13 +70,13 @@ impl ModelHistory {
         target: &mut impl Target,
         operation: &Operation,
     ) -> Result<(), String> {
-        self.note_pieces(operation);
+        self.record_pieces(operation);
         let agreed = execute_on_both(&mut self.model, target, operation);
         self.timeline.step(self.model.state());
         self.executed
             .push((self.timeline.last(), operation.clone()));
         agreed?;
-        self.note_durable(operation);
+        self.record_durable(operation);
         Ok(())
     }
 
@@ -106,7 +106,7 @@ impl ModelHistory {
         self.timeline.explain(found, compare).map(drop)
     }
 
-    fn note_pieces(&mut self, operation: &Operation) {
+    fn record_pieces(&mut self, operation: &Operation) {
         let (file, offset, data) = match operation {
             Operation::Write { file, offset, data } => (file, Some(*offset), *data),
             Operation::Append { file, data } => (file, self.model.size(file), *data),
@@ -133,7 +133,7 @@ impl ModelHistory {
         }
     }
 
-    fn note_durable(&mut self, operation: &Operation) {
+    fn record_durable(&mut self, operation: &Operation) {
         if let Some(synced) = self.timeline.synced_by(&self.model, operation)
             && self.layout.is_durable(&synced.app)
         {

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_note_is_named() {
+    fn a_damaged_record_is_named_in_the_error() {
         let base = tempfile::tempdir().unwrap();
         let notes = notes(base.path());
         let _lock = notes.lock().unwrap();

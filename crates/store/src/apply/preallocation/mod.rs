@@ -132,7 +132,7 @@ impl Preallocations {
     }
 
     /// A commit has written to the file as far as this.
-    pub(crate) fn note_written(&self, stat: &LowerStat, end: u64) {
+    pub(crate) fn record_written(&self, stat: &LowerStat, end: u64) {
         if let Some(file) = self.files().by_inode.get_mut(&stat.inode) {
             file.size = file.size.max(end);
         }

@@ -207,7 +207,7 @@ impl PosixLower {
     ) -> io::Result<()> {
         let name = &*self.lower_name(directory, name)?;
         self.with_access(&[directory], || fs::unlinkat(directory.fd(), name, flags))?;
-        self.removals.note();
+        self.removals.record();
         Ok(())
     }
 

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_tree() {
+    fn a_tree_scope_keeps_names_as_they_are() {
         let scope = StoreScope::Tree;
         assert_eq!(scope.name_in_root(b"a").as_deref(), Some(&b"a"[..]));
         assert_eq!(scope.name_for_store(b".mobifs"), Some(&b".mobifs"[..]));

@@ -65,7 +65,7 @@ pub(super) struct Removals(AtomicBool);
 
 impl Removals {
     /// An object was removed.
-    pub(super) fn note(&self) {
+    pub(super) fn record(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
 
@@ -130,12 +130,12 @@ mod tests {
     fn xfs_is_asked_once_for_what_was_removed_and_only_where_room_is_scarce() {
         let removals = Removals::default();
         assert!(!removals.are_due(0, 800), "nothing was removed");
-        removals.note();
+        removals.record();
         assert!(!removals.are_due(100, 800), "there is room");
         assert!(removals.are_due(99, 800));
         assert!(!removals.are_due(99, 800), "nothing was removed since");
-        removals.note();
-        removals.note();
+        removals.record();
+        removals.record();
         assert!(removals.are_due(0, 800));
         assert!(!removals.are_due(0, 800));
     }
