@@ -170,8 +170,9 @@ impl<L: Lower> JournalStore<L> {
             }
         }
         // Unknown names of an object will not be looked up any more.
-        limbo::empty_limbo(overlay, Unnamed::Pinned);
-        limbo::sweep_stage(overlay, self.applier.reserve(), epoch.carried_file());
+        let empty = epoch.empty();
+        limbo::empty_limbo(overlay, &empty, Unnamed::Pinned);
+        limbo::sweep_stage(overlay, &empty, self.applier.reserve());
         applied
     }
 

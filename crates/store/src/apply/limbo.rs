@@ -8,6 +8,7 @@ use mobifs_base::{FileKind, ObjectId};
 use crate::StoreError;
 use crate::apply::reserve::Reserve;
 use crate::apply::spare;
+use crate::log::epoch::EmptyEpoch;
 use crate::log::overflow;
 use crate::lower::{Lower, found};
 use crate::overlay::Overlay;
@@ -26,7 +27,7 @@ pub(crate) enum Unnamed {
 
 /// Deletes objects without a name that are not kept. After a failure the next call tries again.
 /// Returns whether anything was deleted.
-pub(crate) fn empty_limbo<L: Lower>(overlay: &Overlay<L>, keeps: Unnamed) -> bool {
+pub(crate) fn empty_limbo<L: Lower>(overlay: &Overlay<L>, _: &EmptyEpoch, keeps: Unnamed) -> bool {
     let mut has_deleted = false;
     let waiting = overlay.state().table.in_limbo();
     let (kept, gone): (Vec<ObjectId>, Vec<ObjectId>) = waiting
@@ -209,9 +210,10 @@ pub(crate) fn sweep_foreign_stage<L: Lower>(
 /// After a failure the next call tries again; returns whether there was none.
 pub(crate) fn sweep_stage<L: Lower>(
     overlay: &Overlay<L>,
+    empty: &EmptyEpoch,
     reserve: &Reserve,
-    carried_file: u64,
 ) -> bool {
+    let carried_file = empty.carried_file;
     spare::recycle(overlay, reserve, |number| number == carried_file);
     let carried_name = overflow::file_name(carried_file).into_bytes();
     let entries = match overlay.lower().list(overlay.stage()) {

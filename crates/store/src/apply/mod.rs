@@ -97,7 +97,8 @@ fn begin_epoch<L: Lower>(
     work: &Work,
     refused: &mut Refused,
 ) -> Result<(), StoreError> {
-    let (records, outcome) = match epoch.begin_next(overlay.lower())? {
+    let (empty, carried) = epoch.begin_next(overlay.lower())?;
+    let (records, outcome) = match carried {
         Some(carried) => (carried.records, Err(carried.error)),
         None => (Vec::new(), Ok(())),
     };
@@ -106,16 +107,11 @@ fn begin_epoch<L: Lower>(
         finish(overlay, work, records);
     }
     epoch.set_carried_bytes(overlay.state().pending.held_bytes());
-    assert_eq!(
-        epoch.log().used_bytes(),
-        0,
-        "no inode that a journal mentions is freed before the journal is void"
-    );
     preallocation::plan::conclude(overlay, applier, work);
-    if limbo::empty_limbo(overlay, Unnamed::PinnedOrLinked) {
+    if limbo::empty_limbo(overlay, &empty, Unnamed::PinnedOrLinked) {
         refused.mark_freed();
     }
-    limbo::sweep_stage(overlay, applier.reserve(), epoch.carried_file());
+    limbo::sweep_stage(overlay, &empty, applier.reserve());
     carry::keep_room_to_carry_again(overlay, applier, epoch);
     outcome
 }

@@ -177,7 +177,23 @@ pub(crate) fn choose_direct<L: Lower>(
         }));
     }
     write_empty_tails(overlay, counters, epoch, empty_tails)?;
+    debug_assert!(
+        runs.iter().all(|run| is_empty_in_journal(overlay, run)),
+        "a crash before the transaction is in the journal leaves no trace of direct data"
+    );
     Ok(runs)
+}
+
+/// Whether the journal says that there is nothing where a run goes: in a new file that no record
+/// binds, or in a range that counts as zeros.
+fn is_empty_in_journal<L: Lower>(overlay: &Overlay<L>, run: &DirectRun) -> bool {
+    let state = overlay.state();
+    let object = state.pending.object(run.object);
+    if run.created {
+        object.is_none_or(|it| it.bound.is_none() && !it.direct.intersects(run.range))
+    } else {
+        object.is_some_and(|it| it.zeroed.covers(run.range))
+    }
 }
 
 /// The journal's knowledge of a file's content.

@@ -73,6 +73,13 @@ impl Usage {
     }
 }
 
+/// Shows that the epoch has no transaction, so that nothing which the journal mentioned before is
+/// needed any more.
+pub(crate) struct EmptyEpoch {
+    /// Number of the overflow file that the epoch has begun with.
+    pub(crate) carried_file: u64,
+}
+
 /// The epoch under way.
 pub(crate) struct Epoch<H> {
     log: Log<H>,
@@ -302,7 +309,7 @@ impl<H> Epoch<H> {
     pub(crate) fn begin_next(
         &mut self,
         lower: &impl Lower<Handle = H>,
-    ) -> Result<Option<Carried>, StoreError> {
+    ) -> Result<(EmptyEpoch, Option<Carried>), StoreError> {
         debug_assert!(
             !self.has_unsynced_renames,
             "a new epoch begins after a barrier"
@@ -311,14 +318,29 @@ impl<H> Epoch<H> {
             Some(carried) => self.log.reset_carrying(lower, carried.file)?,
             None => self.log.reset(lower, false)?,
         }
-        assert_eq!(self.log.used_bytes(), 0, "a new epoch has no transactions");
+        let empty = self.empty();
         self.publish();
         self.rename_mark = RenameMark::NotBegun;
         let mut carried = self.carried.take();
         self.recorded = carried.as_mut().map_or_else(HashSet::new, |carried| {
             std::mem::take(&mut carried.recorded)
         });
-        Ok(carried)
+        Ok((empty, carried))
+    }
+
+    /// What the journal mentioned may be deleted.
+    ///
+    /// # Panics
+    /// If the epoch has a transaction.
+    pub(crate) fn empty(&self) -> EmptyEpoch {
+        assert_eq!(
+            self.log.used_bytes(),
+            0,
+            "no inode that a journal mentions is freed before the journal is void"
+        );
+        EmptyEpoch {
+            carried_file: self.carried_file(),
+        }
     }
 
     /// Marks the journal, in which nothing is left to be applied, as closed properly.

@@ -75,6 +75,10 @@ impl Blocks for ReadAhead<'_> {
     }
 
     fn announce(&mut self, offset: u64, bytes: usize) {
+        debug_assert!(
+            self.under_way.is_none(),
+            "the next answer would be taken for that of this range"
+        );
         let mut buffer = std::mem::take(&mut self.spare);
         buffer.resize(bytes);
         if self.requests.send((offset, buffer)).is_ok() {

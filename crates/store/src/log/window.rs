@@ -70,6 +70,10 @@ impl<'r> Window<'r> {
             self.start = offset;
         }
         let wanted_end = offset + bytes as u64;
+        debug_assert!(
+            wanted_end <= self.journal_bytes,
+            "the bytes lie within the journal"
+        );
         if wanted_end > self.end() {
             let passed = usize::try_from(offset - self.start).unwrap_or(usize::MAX);
             self.content.drain(..passed);

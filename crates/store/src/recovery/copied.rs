@@ -192,7 +192,8 @@ pub(crate) fn bind_copy<L: Lower>(
     epoch: &mut Epoch<L::Handle>,
     located: Option<Located>,
 ) -> Result<(), StoreError> {
-    unapplied::check_found(overlay)?;
+    // What is of another kind than recorded is found again where opening decides whether to apply.
+    let _later = unapplied::check_found(overlay)?;
     if let Some(located) = located {
         if located.replaces_last {
             // If the power fails before the new one is whole, there is none, and the next mount

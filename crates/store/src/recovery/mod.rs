@@ -151,9 +151,9 @@ pub(crate) fn resume<L: Lower>(
         report.applied = opened.is_applied();
         preallocation::adopt::adopt(&opened.overlay, &opened.applier, true);
         if report.applied {
-            limbo::empty_limbo(&opened.overlay, Unnamed::PinnedOrLinked);
-            let carried_file = opened.epoch.carried_file();
-            limbo::sweep_stage(&opened.overlay, opened.applier.reserve(), carried_file);
+            let empty = opened.epoch.empty();
+            limbo::empty_limbo(&opened.overlay, &empty, Unnamed::PinnedOrLinked);
+            limbo::sweep_stage(&opened.overlay, &empty, opened.applier.reserve());
         }
     }
     opened.find_calibration(options, false);
@@ -357,8 +357,8 @@ impl<L: Lower> Opened<L> {
         // The numbers in the journal were those of the mount before: this mount counts new objects
         // from the start again, unless a file that could not be deleted from `stage/` would be
         // taken for one of them.
-        let (reserve, carried_file) = (self.applier.reserve(), self.epoch.carried_file());
-        if limbo::sweep_stage(&self.overlay, reserve, carried_file) {
+        let empty = self.epoch.empty();
+        if limbo::sweep_stage(&self.overlay, &empty, self.applier.reserve()) {
             self.overlay.state_mut().table.start_anew();
             self.overlay.lower().handles().clear();
             self.first_new = ObjectId::FIRST_NEW;
