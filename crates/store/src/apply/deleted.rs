@@ -65,7 +65,7 @@ pub(crate) fn free_deleted<L: Lower>(
 fn files_without_names<L: Lower>(overlay: &Overlay<L>) -> Result<Vec<Candidate>, StoreError> {
     let changed: Vec<(ObjectId, Name)> = {
         let state = overlay.state();
-        state.pending.dentries.keys().cloned().collect()
+        state.pending.dentries().keys().cloned().collect()
     };
     let kept = inodes_in_use(overlay);
     let mut candidates: HashMap<u64, Candidate> = HashMap::new();
@@ -110,7 +110,7 @@ fn files_without_names<L: Lower>(overlay: &Overlay<L>) -> Result<Vec<Candidate>,
 /// Inodes of objects that the journal gives a name, and of objects that programs use without one.
 fn inodes_in_use<L: Lower>(overlay: &Overlay<L>) -> HashSet<u64> {
     let state = overlay.state();
-    let named = state.pending.dentries.values().flatten().copied();
+    let named = state.pending.dentries().values().flatten().copied();
     let used = state.used();
     named
         .chain(used)

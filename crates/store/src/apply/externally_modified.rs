@@ -55,7 +55,7 @@ pub(crate) fn undisputed_name<L: Lower>(
 ) -> Option<(ObjectId, Name)> {
     let state = overlay.state();
     let location = state.table.get(id)?;
-    let stays = |name: &&(ObjectId, Name)| !state.pending.dentries.contains_key(*name);
+    let stays = |name: &&(ObjectId, Name)| !state.pending.dentries().contains_key(*name);
     location.names.iter().find(stays).cloned()
 }
 

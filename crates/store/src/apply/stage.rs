@@ -124,7 +124,7 @@ pub(super) fn write_rename_mark<L: Lower>(
     epoch.set_rename_mark(is_complete);
     let mut state = overlay.state_mut();
     for (id, inode) in bindings {
-        state.pending.object_mut(id).bound = Some(inode);
+        state.pending.bind(id, inode);
     }
     Ok(())
 }

@@ -127,14 +127,14 @@ impl Work {
         let state = overlay.state();
         #[cfg(debug_assertions)]
         state.pending.assert_consistent();
-        let dentries = state.pending.dentries.iter();
+        let dentries = state.pending.dentries().iter();
         let mut dentries: Vec<_> = dentries.map(|(k, v)| (k.clone(), *v)).collect();
         // From the root downwards: then the path to each directory is open already, or short; in
         // another order each path might be as long as the tree is deep.
         let depths = state.depths_of(dentries.iter().map(|((parent, _), _)| *parent));
         dentries.sort_by_cached_key(|((parent, _), _)| depths.get(parent).copied());
         Self {
-            objects: state.pending.objects.clone(),
+            objects: state.pending.objects().clone(),
             dentries,
         }
     }

@@ -95,7 +95,7 @@ impl<'a, L: Lower> Base<'a, L> {
     pub(super) fn new(overlay: &Overlay<L>, state: &'a ObjectState) -> Result<Self, StoreError> {
         let (pending, spilled) = {
             let known = overlay.state();
-            let pending = known.pending.objects.get(&state.id).cloned();
+            let pending = known.pending.objects().get(&state.id).cloned();
             (pending, known.spilled(state.id).cloned())
         };
         let base = Self {

@@ -140,7 +140,7 @@ pub(crate) fn choose_direct<L: Lower>(
         let Some(pages) = transaction.pages.get(&state.id) else {
             continue;
         };
-        let pending = overlay.state().pending.objects.get(&state.id).cloned();
+        let pending = overlay.state().pending.objects().get(&state.id).cloned();
         let created = state.created || pending.as_ref().is_some_and(|object| object.created);
         let is_new = state.created && pending.is_none();
         let first = pages.get(&PageIndex(0));

@@ -17,7 +17,7 @@ pub(crate) fn failed_for<L: Lower>(
     overlay: &Overlay<L>,
     id: ObjectId,
 ) -> impl FnOnce(StoreError) -> StoreError {
-    move |error| match overlay.state().path_of(id) {
+    move |error| match path_of(&overlay.state(), id) {
         Some(path) => without_number(error, id).while_doing("applying", &path),
         None => error,
     }
@@ -40,7 +40,7 @@ pub(crate) fn failed_at<L: Lower>(
     parent: ObjectId,
     name: &Name,
 ) -> impl FnOnce(StoreError) -> StoreError {
-    move |error| match overlay.state().path_of(parent) {
+    move |error| match path_of(&overlay.state(), parent) {
         Some(path) if path.is_empty() => error.while_doing("applying", &name.to_string()),
         Some(path) => error.while_doing("applying", &format!("{path}/{name}")),
         None => error,
@@ -74,38 +74,36 @@ fn path_in<L: Lower>(
         names.push(name.to_string());
         at = *parent;
     }
-    let above = overlay.state().path_of(at)?;
+    let above = path_of(&overlay.state(), at)?;
     names.extend(Some(above).filter(|above| !above.is_empty()));
     names.reverse();
     Some(names.join("/")).filter(|path| !path.is_empty())
 }
 
-impl State {
-    /// A path of an object as the mount shows it, empty for the root; none where it has no name,
-    /// or none that is known.
-    pub(crate) fn path_of(&self, id: ObjectId) -> Option<String> {
-        let mut names: Vec<String> = Vec::new();
-        let mut seen = HashSet::new();
-        let mut at = id;
-        while at != ObjectId::ROOT {
-            // Names may lead in circles where an apply was interrupted.
-            if names.len() == NAMES_MAX || !seen.insert(at) {
-                names.push("…".to_owned());
-                break;
-            }
-            let (parent, name) = self.name_of(at)?;
-            names.push(name.to_string());
-            at = *parent;
+/// A path of an object as the mount shows it, empty for the root; none where it has no name,
+/// or none that is known.
+pub(crate) fn path_of(state: &State, id: ObjectId) -> Option<String> {
+    let mut names: Vec<String> = Vec::new();
+    let mut seen = HashSet::new();
+    let mut at = id;
+    while at != ObjectId::ROOT {
+        // Names may lead in circles where an apply was interrupted.
+        if names.len() == NAMES_MAX || !seen.insert(at) {
+            names.push("…".to_owned());
+            break;
         }
-        names.reverse();
-        Some(names.join("/"))
+        let (parent, name) = name_of(state, at)?;
+        names.push(name.to_string());
+        at = *parent;
     }
+    names.reverse();
+    Some(names.join("/"))
+}
 
-    fn name_of(&self, id: ObjectId) -> Option<&(ObjectId, Name)> {
-        let is_current = |place: &&(ObjectId, Name)| !self.pending.dentries.contains_key(*place);
-        let known = || self.table.get(id)?.names.iter().find(is_current);
-        self.pending.names_of(id).first().or_else(known)
-    }
+fn name_of(state: &State, id: ObjectId) -> Option<&(ObjectId, Name)> {
+    let is_current = |place: &&(ObjectId, Name)| !state.pending.dentries().contains_key(*place);
+    let known = || state.table.get(id)?.names.iter().find(is_current);
+    state.pending.names_of(id).first().or_else(known)
 }
 
 #[cfg(test)]

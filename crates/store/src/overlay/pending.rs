@@ -1,5 +1,7 @@
 //! Committed but not applied: the merged final state of the epoch's transactions.
 
+mod ahead;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
@@ -69,8 +71,8 @@ pub(crate) enum PageAhead {
 /// All committed changes that are not applied.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    pub(crate) objects: HashMap<ObjectId, Arc<PendingObject>>,
-    pub(crate) dentries: BTreeMap<(ObjectId, Name), Option<ObjectId>>,
+    objects: HashMap<ObjectId, Arc<PendingObject>>,
+    dentries: BTreeMap<(ObjectId, Name), Option<ObjectId>>,
     /// Pending entries that name an object.
     links: HashMap<ObjectId, u32>,
     /// Which entries these are, computed at the first query after a change.
@@ -104,8 +106,18 @@ impl Pending {
         self.objects.get(&id).map(Arc::as_ref)
     }
 
+    /// All objects with changes, in no order.
+    pub(crate) const fn objects(&self) -> &HashMap<ObjectId, Arc<PendingObject>> {
+        &self.objects
+    }
+
+    /// All entries that are set or removed.
+    pub(crate) const fn dentries(&self) -> &BTreeMap<(ObjectId, Name), Option<ObjectId>> {
+        &self.dentries
+    }
+
     /// The object, to be changed.
-    pub(crate) fn object_mut(&mut self, id: ObjectId) -> &mut PendingObject {
+    fn object_mut(&mut self, id: ObjectId) -> &mut PendingObject {
         let object = Arc::make_mut(self.objects.entry(id).or_default());
         object.is_whole = false;
         object
@@ -114,6 +126,11 @@ impl Pending {
     /// The object's stage file is durably all that is pending of it.
     pub(crate) fn mark_whole(&mut self, id: ObjectId) {
         self.object_mut(id).is_whole = true;
+    }
+
+    /// The journal has recorded which inode a new object has.
+    pub(crate) fn bind(&mut self, id: ObjectId, inode: u64) {
+        self.object_mut(id).bound = Some(inode);
     }
 
     /// Kind of an object with pending attributes.
@@ -311,7 +328,7 @@ impl Pending {
             Record::Direct { object, range } => self.merge_direct(object, range),
             // Expanded before anything is merged.
             Record::External { .. } => {}
-            Record::Bind { id, inode } => self.object_mut(id).bound = Some(inode),
+            Record::Bind { id, inode } => self.bind(id, inode),
         }
     }
 

@@ -52,7 +52,7 @@ pub(crate) fn object<L: Lower>(
 
 fn object_info<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<ObjectInfo, StoreError> {
     let _tree = overlay.hold_names();
-    let object = overlay.state().pending.objects.get(&id).cloned();
+    let object = overlay.state().pending.objects().get(&id).cloned();
     let stat = stat(overlay, id)?;
     if object.is_none() && stat.is_none() {
         return Err(StoreError::Unknown(id));
@@ -204,7 +204,7 @@ pub(crate) fn xattrs<L: Lower>(
     id: ObjectId,
 ) -> Result<Vec<Xattr>, StoreError> {
     let _tree = overlay.hold_names();
-    let object = overlay.state().pending.objects.get(&id).cloned();
+    let object = overlay.state().pending.objects().get(&id).cloned();
     let mut xattrs: BTreeMap<Arc<[u8]>, Arc<[u8]>> = BTreeMap::new();
     let lower = match &object {
         Some(object) if object.created => None,
@@ -230,7 +230,7 @@ pub(crate) fn link_target<L: Lower>(
     id: ObjectId,
 ) -> Result<Vec<u8>, StoreError> {
     let _tree = overlay.hold_names();
-    let pending = overlay.state().pending.objects.get(&id).cloned();
+    let pending = overlay.state().pending.objects().get(&id).cloned();
     if let Some(target) = pending.and_then(|object| object.symlink_target.clone()) {
         return Ok(target.to_vec());
     }
@@ -247,7 +247,7 @@ pub(crate) fn content<L: Lower>(
     offset: u64,
     out: &mut [u8],
 ) -> Result<(), StoreError> {
-    let object = overlay.state().pending.objects.get(&id).cloned();
+    let object = overlay.state().pending.objects().get(&id).cloned();
     let Some(object) = object else {
         let handle = handle_for_content(overlay, id)?.ok_or(StoreError::Unknown(id))?;
         return read_lower(overlay, &handle, offset, out);
@@ -260,12 +260,12 @@ pub(crate) fn content<L: Lower>(
     while !rest.is_empty() {
         let index = PageIndex::of_offset(position);
         let within = (position - index.offset()) as usize;
-        let (mut length, piece) = (PAGE_BYTES - within, object.piece(index));
+        let (mut length, piece) = (PAGE_BYTES - within, piece_of(&object, index));
         if matches!(piece, Piece::Lower) {
             // Clean stretches go in one read.
             let end = position + rest.len() as u64;
             let mut next = PageIndex(index.0 + 1);
-            while next.offset() < end && matches!(object.piece(next), Piece::Lower) {
+            while next.offset() < end && matches!(piece_of(&object, next), Piece::Lower) {
                 next.0 += 1;
             }
             length = (next.offset() - position) as usize;
@@ -347,7 +347,7 @@ pub(crate) fn is_in_place<L: Lower>(
     id: ObjectId,
     range: ByteRange,
 ) -> Result<bool, StoreError> {
-    let object = overlay.state().pending.objects.get(&id).cloned();
+    let object = overlay.state().pending.objects().get(&id).cloned();
     if object.is_some_and(|object| object.created || object.zeroed.intersects(range)) {
         return Ok(false);
     }
@@ -381,7 +381,7 @@ pub(crate) fn seek<L: Lower>(
         Seek::Data => Whence::Data,
         Seek::Hole => Whence::Hole,
     };
-    let object = overlay.state().pending.objects.get(&id).cloned();
+    let object = overlay.state().pending.objects().get(&id).cloned();
     let handle = handle_for_content(overlay, id)?;
     let lower = |offset: u64| {
         let Some(handle) = &handle else {
@@ -406,14 +406,12 @@ pub(crate) fn seek<L: Lower>(
     }
 }
 
-impl PendingObject {
-    fn piece(&self, index: PageIndex) -> Piece {
-        let hidden = self.hides_lower(index);
-        match self.pages.get(&index) {
-            Some(page) => Piece::Page(page.clone(), hidden),
-            None if hidden => Piece::Zero,
-            None => Piece::Lower,
-        }
+fn piece_of(object: &PendingObject, index: PageIndex) -> Piece {
+    let hidden = object.hides_lower(index);
+    match object.pages.get(&index) {
+        Some(page) => Piece::Page(page.clone(), hidden),
+        None if hidden => Piece::Zero,
+        None => Piece::Lower,
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn find_renamed<L: Lower>(
 /// New objects that the journal knows by their inodes are objects of the lower filesystem.
 fn adopt_bound<L: Lower>(overlay: &Overlay<L>) -> bool {
     let mut state = overlay.state_mut();
-    let objects = state.pending.objects.iter();
+    let objects = state.pending.objects().iter();
     let bound = objects.filter_map(|(&id, object)| {
         let kind = object.attributes?.kind;
         Some((id, object.bound?, kind))
@@ -115,7 +115,7 @@ fn drop_stale_names<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
             let changed = location
                 .names
                 .iter()
-                .filter(|entry| state.pending.dentries.contains_key(*entry));
+                .filter(|entry| state.pending.dentries().contains_key(*entry));
             doubtful
                 .extend(changed.map(|(parent, name)| (id, *parent, name.clone(), location.inode)));
         }
@@ -138,7 +138,7 @@ fn drop_stale_names<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
 fn add_reached_names<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
     let given: Vec<(ObjectId, Name, ObjectId, u64)> = {
         let state = overlay.state();
-        let entries = state.pending.dentries.iter();
+        let entries = state.pending.dentries().iter();
         let given = entries.filter_map(|((parent, name), child)| {
             let child = (*child)?;
             Some((*parent, name.clone(), child, state.inode_of(child)?))

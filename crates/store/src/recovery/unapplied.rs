@@ -14,8 +14,8 @@ use crate::apply::limbo;
 use crate::error::missing;
 use crate::lower::Lower;
 use crate::overlay::Overlay;
-use crate::overlay::lookup;
 use crate::overlay::search::Search;
+use crate::overlay::{lookup, paths};
 
 /// Objects of the lower filesystem that a journal's changes belong to.
 #[derive(Default)]
@@ -75,7 +75,7 @@ fn drop_missing<L: Lower>(overlay: &Overlay<L>, id: ObjectId) {
     if is_deleted && !state.pending.is_linked(id) {
         state.pending.mark_deleted(id);
     } else {
-        let path = state.path_of(id);
+        let path = paths::path_of(&state, id);
         tracing::warn!(%id, path, "another program removed a changed object from the store");
     }
     state.table.lose(id);
@@ -116,7 +116,7 @@ fn wanted<L: Lower>(overlay: &Overlay<L>) -> Result<Wanted, StoreError> {
         id != ObjectId::ROOT && pending.object(id).is_none_or(|object| !object.created)
     };
     let mut wanted = Wanted::default();
-    for (&id, object) in &pending.objects {
+    for (&id, object) in pending.objects() {
         if is_below(id) {
             wanted.changed.insert(id);
         } else if object.bound.is_some() {
@@ -131,7 +131,7 @@ fn wanted<L: Lower>(overlay: &Overlay<L>) -> Result<Wanted, StoreError> {
             return Err(missing(id));
         }
     }
-    for ((parent, _), child) in &pending.dentries {
+    for ((parent, _), child) in pending.dentries() {
         match child {
             Some(child) => {
                 let both = [*parent, *child].into_iter();

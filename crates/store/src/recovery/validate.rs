@@ -70,7 +70,7 @@ pub(crate) fn is_valid<L: Lower>(overlay: &Overlay<L>, capabilities: &Capabiliti
 impl State {
     /// A name in the root, pending or known, that satisfies the predicate.
     fn name_in_root(&self, is_like_this: impl Fn(&[u8]) -> bool) -> Option<&Name> {
-        let pending = self.pending.dentries.keys();
+        let pending = self.pending.dentries().keys();
         let known = self.table.ids().filter_map(|id| self.table.get(id));
         let known = known.flat_map(|location| &location.names);
         let names = pending.chain(known);
@@ -81,7 +81,7 @@ impl State {
     }
 
     fn impossible_object(&self) -> Option<(ObjectId, &'static str)> {
-        self.pending.objects.iter().find_map(|(&id, object)| {
+        self.pending.objects().iter().find_map(|(&id, object)| {
             let detail = impossible(id, object)?;
             // An object that never gets a name need not be made.
             let is_made = !object.created || self.pending.is_linked(id);
@@ -91,28 +91,31 @@ impl State {
 
     fn impossible_entry(&self) -> Option<(ObjectId, &'static str)> {
         let pending = &self.pending;
-        pending.dentries.iter().find_map(|((parent, name), child)| {
-            let detail = if is_own(*parent, name) {
-                "it changes the store's own directory"
-            } else if child.is_none() {
-                return None;
-            } else if *child == Some(ObjectId::ROOT) {
-                "it gives the root a name"
-            } else if pending.has_other_kind(*parent, FileKind::Directory) {
-                "it has entries and is no directory"
-            } else if pending.object(*parent).is_some_and(|parent| parent.created)
-                && !pending.is_linked(*parent)
-            {
-                "it is a new directory with entries and has no name"
-            } else {
-                return None;
-            };
-            Some((*parent, detail))
-        })
+        pending
+            .dentries()
+            .iter()
+            .find_map(|((parent, name), child)| {
+                let detail = if is_own(*parent, name) {
+                    "it changes the store's own directory"
+                } else if child.is_none() {
+                    return None;
+                } else if *child == Some(ObjectId::ROOT) {
+                    "it gives the root a name"
+                } else if pending.has_other_kind(*parent, FileKind::Directory) {
+                    "it has entries and is no directory"
+                } else if pending.object(*parent).is_some_and(|parent| parent.created)
+                    && !pending.is_linked(*parent)
+                {
+                    "it is a new directory with entries and has no name"
+                } else {
+                    return None;
+                };
+                Some((*parent, detail))
+            })
     }
 
     fn suspect_object(&self, capabilities: &Capabilities) -> Option<(ObjectId, &'static str)> {
-        self.pending.objects.iter().find_map(|(&id, object)| {
+        self.pending.objects().iter().find_map(|(&id, object)| {
             let Some(attributes) = object.attributes else {
                 return Some((id, "it is changed and has no attributes"));
             };
@@ -168,7 +171,7 @@ impl State {
             is_below_root.extend(path.into_iter().map(|id| (id, ends_well)));
         }
         let pending = &self.pending;
-        pending.dentries.iter().find_map(|((parent, _), child)| {
+        pending.dentries().iter().find_map(|((parent, _), child)| {
             let reason = if pending.has_other_kind(*parent, FileKind::Directory) {
                 "it lost entries and is no directory"
             } else if child.is_some() && is_below_root.get(parent) != Some(&true) {
@@ -186,7 +189,7 @@ impl State {
         let names_of = |id| table.get(id).map_or(&[][..], |location| &location.names);
         let known = table.ids().flat_map(names_of).map(|(parent, _)| *parent);
         let above: HashSet<ObjectId> = known
-            .chain(pending.dentries.keys().map(|(parent, _)| *parent))
+            .chain(pending.dentries().keys().map(|(parent, _)| *parent))
             .collect();
         let is_directory = |id: ObjectId| {
             let kinds = [
@@ -199,14 +202,14 @@ impl State {
         for id in table.ids().filter(|id| is_directory(*id)) {
             let kept = names_of(id)
                 .iter()
-                .filter(|entry| !pending.dentries.contains_key(*entry));
+                .filter(|entry| !pending.dentries().contains_key(*entry));
             for (parent, _) in kept {
                 if parents.insert(id, *parent).is_some() {
                     return Err(id);
                 }
             }
         }
-        for ((parent, _), child) in &pending.dentries {
+        for ((parent, _), child) in pending.dentries() {
             if let Some(child) = child.filter(|child| is_directory(*child))
                 && parents.insert(child, *parent).is_some()
             {

@@ -27,17 +27,17 @@ pub(super) fn is_applied<L: Lower>(
         pending.merge_record(record.clone());
     }
     let attributes = pending
-        .objects
+        .objects()
         .values()
         .filter_map(|object| object.attributes);
     let newest = attributes.map(|attributes| attributes.ctime).max();
     let Some(newest) = newest else {
-        return Ok(pending.dentries.is_empty());
+        return Ok(pending.dentries().is_empty());
     };
     let Some(found) = names_in_place(lower, tree, objects, &pending)? else {
         return Ok(false);
     };
-    for (id, object) in &pending.objects {
+    for (id, object) in pending.objects() {
         let Some(attributes) = object.attributes.filter(|attributes| attributes.nlink > 0) else {
             continue;
         };
@@ -64,7 +64,7 @@ fn names_in_place<L: Lower>(
     let mut inodes: HashMap<ObjectId, u64> = HashMap::new();
     inodes.insert(ObjectId::ROOT, tree.root());
     // New directories are found from the top; each round finds what lies in those of the one before.
-    let mut left: Vec<_> = pending.dentries.iter().collect();
+    let mut left: Vec<_> = pending.dentries().iter().collect();
     loop {
         let before = left.len();
         let mut later = Vec::new();
@@ -107,7 +107,7 @@ fn names_in_place<L: Lower>(
         left = later
             .into_iter()
             .filter_map(|((parent, name), _)| {
-                pending.dentries.get_key_value(&(*parent, name.clone()))
+                pending.dentries().get_key_value(&(*parent, name.clone()))
             })
             .collect();
     }

@@ -285,12 +285,12 @@ fn find_gone(tree: &Tree, objects: &mut Objects, pending: &Pending, placed: &mut
         }
     }
     // What no record places.
-    for (id, object) in &pending.objects {
+    for (id, object) in pending.objects() {
         if !object.created && *id != ObjectId::ROOT && !objects.inodes.contains_key(id) {
             placed.gone.insert(*id);
         }
     }
-    for ((parent, _), child) in &pending.dentries {
+    for ((parent, _), child) in pending.dentries() {
         for id in [Some(*parent), *child].into_iter().flatten() {
             let is_created = pending.object(id).is_some_and(|object| object.created);
             if !is_created && id != ObjectId::ROOT && !objects.inodes.contains_key(&id) {
@@ -316,7 +316,7 @@ fn find_made<L: Lower>(
             object.created && is_needed && pending.is_linked(*id)
         })
     };
-    let mut sought: BTreeSet<ObjectId> = pending.objects.keys().copied().collect();
+    let mut sought: BTreeSet<ObjectId> = pending.objects().keys().copied().collect();
     sought.retain(|id| {
         is_sought(id) && !objects.inodes.contains_key(id) && tree.staged(*id).is_none()
     });
@@ -380,7 +380,7 @@ fn restored<L: Lower>(
             continue;
         };
         let is_there = tree.is_at(inode, directory, name.as_bytes());
-        if pending.dentries.contains_key(&place) || is_there {
+        if pending.dentries().contains_key(&place) || is_there {
             continue;
         }
         // A new one has no place of its own but those that transactions give it.
@@ -410,7 +410,7 @@ fn restored<L: Lower>(
     }
     let removed = removed
         .into_keys()
-        .filter(|place| !entries.contains_key(place) && !pending.dentries.contains_key(place));
+        .filter(|place| !entries.contains_key(place) && !pending.dentries().contains_key(place));
     let removed: Vec<Record> = removed
         .map(|(parent, name)| Record::Dentry {
             parent,
@@ -437,7 +437,7 @@ fn keep_unknown<L: Lower>(
     pending: &Pending,
     placed: &mut Placed,
 ) -> Result<(), StoreError> {
-    for ((parent, name), child) in &pending.dentries {
+    for ((parent, name), child) in pending.dentries() {
         let Some(directory) = objects.inode(*parent, tree) else {
             continue;
         };

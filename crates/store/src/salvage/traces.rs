@@ -107,7 +107,7 @@ pub(super) fn find<L: Lower>(
                 name,
                 child: Some(child),
             } => {
-                let before = pending.dentries.get(&(*parent, name.clone()));
+                let before = pending.dentries().get(&(*parent, name.clone()));
                 let inode = objects
                     .inode(*child, tree)
                     .filter(|_| before != Some(&Some(*child)));

@@ -18,7 +18,7 @@ pub(crate) fn adopt<L: Lower>(overlay: &Overlay<L>, applier: &Applier, is_resume
         return;
     }
     let state = overlay.state();
-    let objects = state.pending.objects.iter();
+    let objects = state.pending.objects().iter();
     let changed = objects.filter(|(_, object)| object.attributes.is_some());
     let pending: HashSet<u64> = changed.filter_map(|(id, _)| state.inode_of(*id)).collect();
     let mut files = preallocations.files();

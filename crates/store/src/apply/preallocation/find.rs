@@ -74,7 +74,7 @@ fn at_path<L: Lower>(overlay: &Overlay<L>, file: &Listed) -> Result<Option<Objec
         let is_outside = at == ObjectId::ROOT
             && (name.as_bytes() == OWN_DIRECTORY || !overlay.lower().is_in_scope(name.as_bytes()));
         let key = (at, name);
-        if is_outside || overlay.state().pending.dentries.contains_key(&key) {
+        if is_outside || overlay.state().pending.dentries().contains_key(&key) {
             return Ok(None);
         }
         let (_, name) = key;

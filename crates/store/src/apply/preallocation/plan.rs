@@ -437,7 +437,7 @@ fn loses_names<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> bool {
         .get(id)
         .map_or(&[][..], |location| &location.names);
     let mut known = known.iter();
-    !state.pending.is_linked(id) && known.all(|name| state.pending.dentries.contains_key(name))
+    !state.pending.is_linked(id) && known.all(|name| state.pending.dentries().contains_key(name))
 }
 
 /// Whether all from a place before the end on is cut off, before the file grows again.
