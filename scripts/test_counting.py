@@ -86,6 +86,32 @@ CASES = {
     "nothing": ("", (0, 0, 0)),
 }
 
+# A test that leaves where a function returned nothing.
+LEAVING_TEST = """
+fn disk() -> Option<Disk> {
+    let made = make();
+    BODY
+}
+
+fn aged_disk() -> Option<Disk> {
+    let disk = disk()?;
+    Some(disk)
+}
+
+#[test]
+fn files_stay() {
+    let Some(disk) = aged_disk() else { return };
+    disk.check();
+}
+"""
+LEFT = {
+    "a function that says why it returns nothing": (
+        LEAVING_TEST.replace("BODY", 'made.ok_or_else(|| mobifs_skip::skip("no disk")).ok()'),
+        [],
+    ),
+    "a function that forgets to": (LEAVING_TEST.replace("BODY", "made"), ["tests/a.rs: files_stay"]),
+}
+
 # Other ways of saying it, which are not counted.
 OTHER_WORDING = re.compile(r'print(ln)?!\(\s*"(not run|skipped|SKIPPED|(the rest is )?skipped)')
 # A test that returns at once, without a word, where this process is not root or a thing is absent.
@@ -93,6 +119,23 @@ SILENT = re.compile(
     r"if [^{};]*(is_root\(\)|\.exists\(\)|sync_reaches|is_installed|obstacle)[^{};]*\{\s*"
     r"(//[^\n]*\s*)?return(;| None;| false;)"
 )
+# A test that leaves because something else returned nothing.
+LEAVES = re.compile(
+    r"(?:let [^;{}]*? = (?P<found>[^;{}]*?)\belse|if (?P<absent>(?:![^;{}]*|[^;{}]*\.is_(?:none|err)\(\))\s*)) "
+    r"\{\s*(?://[^\n]*\s*)*return\s*[;}]"
+)
+FUNCTION = re.compile(r'^( *)(?:pub(?:\([^)]*\))? )?(?:const |async |unsafe |extern "C" )*fn (\w+)', re.MULTILINE)
+CLOSURE = re.compile(r"^( *)let (?:mut )?(\w+) = (?:move )?\|[^|]*\|(.*?);\n\1(?=\S)", re.MULTILINE | re.DOTALL)
+CALL = re.compile(r"(?<!\.)\b(\w+)(?:::<[^>]*>)?\(")
+METHOD = re.compile(r"\.(\w+)(?:::<[^>]*>)?\(")
+SAYS = re.compile(r"mobifs_skip::|(?<!\.)\bskip(?:_part)?\(|\bno_test\(")
+# Functions of `test/skip` that say it themselves.
+SAYING = {"is_root", "can_mount", "can"}
+# Tests that leave a closure, or a program that another test runs, when it has done its part.
+LEAVING = {
+    ("lab/device-server/tests/mounted/sqlite_vfs.rs", "inserts_rows_until_the_power_goes"),
+    ("test/testkit/tests/it/lookups_during_apply.rs", "lookups_do_not_wait_for_the_syncs_of_an_apply"),
+}
 # Where crates are.
 SOURCES = ("crates", "lab", "test")
 # Where the mark is made or only spoken of.
@@ -125,6 +168,63 @@ def unheard() -> list[str]:
     return found
 
 
+def functions(text: str) -> list[tuple[str, str, bool]]:
+    """Name and text of each function, and whether it is a test."""
+    found = []
+    for match in FUNCTION.finditer(text):
+        end = re.compile(rf"^{match.group(1)}\}}", re.MULTILINE).search(text, match.end())
+        before = text[: match.start()].rsplit("\n\n", 1)[-1].rsplit("}", 1)[-1]
+        body = text[match.start() : end.end() if end else len(text)]
+        found.append((match.group(2), body, "#[test]" in before))
+    return found
+
+
+def saying(known: list[tuple[str, str, bool]]) -> set[str]:
+    """Functions of a crate that say it, or return nothing where one that says it does."""
+    says = SAYING | {name for name, body, _ in known if SAYS.search(body)}
+    while True:
+        more = {
+            name
+            for name, body, _ in known
+            if re.search(r"-> (Option|bool)", body.split("{")[0]) and name not in says and calls(body) & (says - {name})
+        }
+        if not more:
+            return says
+        says |= more
+
+
+def calls(text: str) -> set[str]:
+    return set(CALL.findall(text)) | set(METHOD.findall(text))
+
+
+def unsaid(crate: dict[str, str]) -> list[str]:
+    """Tests of a crate, given as the text of each file, that leave because of a function that says nothing of it."""
+    found = []
+    known = {file: functions(text) for file, text in crate.items()}
+    says = saying([function for functions_of in known.values() for function in functions_of])
+    for file, functions_of in known.items():
+        for name, body, is_test in functions_of:
+            if not is_test or (file, name) in LEAVING:
+                continue
+            # Closures of the test itself.
+            closures = CLOSURE.findall(body)
+            here = says | {closure for _, closure, text in closures if calls(text) & says or SAYS.search(text)}
+            for match in LEAVES.finditer(body):
+                condition = match.group("found") or match.group("absent")
+                if not (calls(condition) & here or SAYS.search(match.group())):
+                    found.append(f"{file}: {name}")
+    return found
+
+
+def all_unsaid() -> list[str]:
+    found = []
+    crates = sorted(path.parent for root in SOURCES for path in (ROOT / root).glob("**/Cargo.toml"))
+    for crate in crates:
+        files = sorted(path for path in crate.glob("**/*.rs") if "target" not in path.parts)
+        found += unsaid({str(path.relative_to(ROOT)): path.read_text() for path in files})
+    return found
+
+
 def main() -> int:
     passed = failed = 0
     for name, (log, expected) in CASES.items():
@@ -134,7 +234,14 @@ def main() -> int:
         else:
             failed += 1
             print(f"  {name}: FAILED, counted {found} instead of {expected}")
-    places = unheard()
+    for name, (crate, expected) in LEFT.items():
+        found = unsaid({"tests/a.rs": crate})
+        if found == expected:
+            passed += 1
+        else:
+            failed += 1
+            print(f"  {name}: FAILED, found {found} instead of {expected}")
+    places = unheard() + all_unsaid()
     if places:
         failed += 1
         print(f"  tests that leave without test/skip: FAILED, {', '.join(places)}")
