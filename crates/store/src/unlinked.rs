@@ -62,14 +62,16 @@ pub(crate) fn spill<L: Lower>(
         .iter()
         .map(|(index, _)| ByteRange::new(index.offset(), index.offset() + PAGE_BYTES_U64));
     let mut state = overlay.state_mut();
-    if state.table.get(id).is_none_or(|location| location.in_stage) {
+    if state
+        .table
+        .get(id)
+        .is_none_or(|location| location.in_stage())
+    {
         state.record_spilled(id, ranges);
     }
     if state.table.get(id).is_none() {
         state.table.insert(id, stat.inode, FileKind::Regular);
-        if let Some(location) = state.table.get_mut(id) {
-            location.in_stage = true;
-        }
+        state.table.set_in_stage(id, true);
     }
     Ok(())
 }
@@ -85,9 +87,9 @@ pub(crate) fn release<L: Lower>(
         return;
     };
     // Freeing a large file takes long; look-ups do not wait for it.
-    let result = if location.in_limbo {
+    let result = if location.in_limbo() {
         limbo::delete_from_limbo(overlay, location.inode.to_string().as_bytes())
-    } else if location.in_stage {
+    } else if location.in_stage() {
         limbo::delete_from_stage(overlay, id.0.to_string().as_bytes(), location.kind)
             .map_err(StoreError::lower(format!("deleting {id}")))
     } else {
@@ -105,7 +107,7 @@ fn take_orphan<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Option<Location>
     let mut state = overlay.state_mut();
     state.unpin(id);
     let location = state.table.get(id)?;
-    if !location.names.is_empty() || state.pending.mentions(id) {
+    if !location.names().is_empty() || state.pending.mentions(id) {
         return None;
     }
     let location = location.clone();

@@ -53,7 +53,7 @@ pub(super) fn park_nameless<L: Lower>(
         let staged = {
             let state = overlay.state();
             let location = state.table.get(id);
-            let staged = location.filter(|at| at.in_stage && at.names.is_empty());
+            let staged = location.filter(|at| at.in_stage() && at.names().is_empty());
             staged.map(|at| at.inode)
         };
         let Some(inode) = staged else { continue };
@@ -70,8 +70,10 @@ pub(super) fn park_nameless<L: Lower>(
                 .rename(overlay.stage(), from, overlay.limbo(), to)
         };
         kept.map_err(failed())?;
-        if let Some(location) = overlay.state_mut().table.get_mut(id) {
-            (location.in_stage, location.in_limbo) = (false, true);
+        {
+            let mut state = overlay.state_mut();
+            state.table.set_in_stage(id, false);
+            state.table.set_in_limbo(id, true);
         }
         renames.end_step();
     }
@@ -302,7 +304,7 @@ fn still_named<L: Lower>(overlay: &Overlay<L>, work: &Work, refused: &Refused) -
     let entries: HashSet<_> = refused.entries().iter().map(|(place, _)| place).collect();
     let state = overlay.state();
     let is_still_named = |id: &ObjectId| {
-        let names = state.table.get(*id).map(|location| &location.names);
+        let names = state.table.get(*id).map(|location| location.names());
         names.is_some_and(|names| names.iter().any(|place| entries.contains(place)))
     };
     let changed = work.objects.keys().copied();
@@ -314,7 +316,7 @@ fn still_named<L: Lower>(overlay: &Overlay<L>, work: &Work, refused: &Refused) -
 fn is_nameless<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> bool {
     let state = overlay.state();
     let location = state.table.get(id);
-    let is_staged = location.is_some_and(|at| at.in_stage && at.names.is_empty());
+    let is_staged = location.is_some_and(|at| at.in_stage() && at.names().is_empty());
     is_staged && !state.pending.is_linked(id)
 }
 
@@ -326,7 +328,7 @@ fn is_deleted<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<bool, Stor
         let is_in_use =
             state.pending.is_linked(id) || state.is_pinned(id) || state.spilled(id).is_some();
         let location = state.table.get(id).filter(|_| !is_in_use);
-        location.filter(|at| at.names.is_empty()).cloned()
+        location.filter(|at| at.names().is_empty()).cloned()
     };
     let Some(location) = location.filter(|_| id != ObjectId::ROOT) else {
         return Ok(false);

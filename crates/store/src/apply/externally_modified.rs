@@ -56,7 +56,7 @@ pub(crate) fn undisputed_name<L: Lower>(
     let state = overlay.state();
     let location = state.table.get(id)?;
     let stays = |name: &&(ObjectId, Name)| !state.pending.dentries().contains_key(*name);
-    location.names.iter().find(stays).cloned()
+    location.names().iter().find(stays).cloned()
 }
 
 fn shown_path<L: Lower>(overlay: &Overlay<L>, mut parent: ObjectId, name: &Name) -> String {
@@ -64,7 +64,7 @@ fn shown_path<L: Lower>(overlay: &Overlay<L>, mut parent: ObjectId, name: &Name)
     let mut names = vec![name.as_bytes().escape_ascii().to_string()];
     while parent != ObjectId::ROOT && names.len() < SHOWN_DEPTH_MAX {
         let location = state.table.get(parent);
-        let Some((above, name)) = location.and_then(|location| location.names.first()) else {
+        let Some((above, name)) = location.and_then(|location| location.names().first()) else {
             break;
         };
         names.push(name.as_bytes().escape_ascii().to_string());

@@ -65,11 +65,9 @@ pub(crate) fn empty_limbo<L: Lower>(overlay: &Overlay<L>, _: &EmptyEpoch, keeps:
 fn forget_limbo_of<L: Lower>(overlay: &Overlay<L>, ids: Vec<ObjectId>) {
     let mut state = overlay.state_mut();
     for id in ids {
-        let is_named = |location: &Location| !location.names.is_empty();
+        let is_named = |location: &Location| !location.names().is_empty();
         if state.table.get(id).is_some_and(is_named) {
-            if let Some(location) = state.table.get_mut(id) {
-                location.in_limbo = false;
-            }
+            state.table.set_in_limbo(id, false);
         } else {
             state.table.remove(id);
             overlay.lower().handles().remove(id);
@@ -84,7 +82,7 @@ fn is_kept_in_limbo<L: Lower>(overlay: &Overlay<L>, id: ObjectId, keeps: Unnamed
         let is_used = state.is_pinned(id) || state.pending.mentions(id);
         (state.table.get(id).cloned(), is_used)
     };
-    let Some(location) = location.filter(|location| location.names.is_empty()) else {
+    let Some(location) = location.filter(|location| location.names().is_empty()) else {
         return false;
     };
     let name = location.inode.to_string().into_bytes();
@@ -295,14 +293,14 @@ fn is_obsolete_staged<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> bool {
 fn forget_stage_of<L: Lower>(overlay: &Overlay<L>, id: ObjectId, is_deleted: bool) {
     let mut state = overlay.state_mut();
     state.pending.forget_ahead(id);
-    let is_unnamed = |location: &Location| location.names.is_empty();
+    let is_unnamed = |location: &Location| location.names().is_empty();
     if state.table.get(id).is_some_and(is_unnamed) {
         state.table.remove(id);
         overlay.lower().handles().remove(id);
         state.set_left_in_stage(id, false);
-    } else if let Some(location) = state.table.get_mut(id) {
+    } else if state.table.get(id).is_some() {
         // Another link took its place in the tree.
-        location.in_stage = false;
+        state.table.set_in_stage(id, false);
         state.set_left_in_stage(id, !is_deleted);
     } else {
         // Direct data of a transaction that failed. The next attempt must not write to the deleted

@@ -77,9 +77,7 @@ pub(super) fn stage_new_objects<L: Lower>(
             let inode = stage_inode(overlay, id)?;
             let mut state = overlay.state_mut();
             state.table.insert(id, inode, attributes.kind);
-            if let Some(location) = state.table.get_mut(id) {
-                location.in_stage = true;
-            }
+            state.table.set_in_stage(id, true);
             drop(state);
             if is_linked {
                 bindings.push((id, inode));

@@ -156,9 +156,7 @@ fn drop_name<L: Lower>(
     let mut state = overlay.state_mut();
     if let Some(id) = state.table.id_of(stat.inode) {
         state.table.remove_name(id, parent, name);
-        if let Some(location) = state.table.get_mut(id) {
-            location.in_limbo = true;
-        }
+        state.table.set_in_limbo(id, true);
     }
     Ok(())
 }
@@ -229,9 +227,7 @@ fn detach_entry<L: Lower>(
     let mut state = overlay.state_mut();
     if let Some(id) = state.table.id_of(stat.inode) {
         state.table.remove_name(id, parent, name);
-        if let Some(location) = state.table.get_mut(id) {
-            location.in_limbo = true;
-        }
+        state.table.set_in_limbo(id, true);
     }
     Ok(There::Detached)
 }
@@ -276,9 +272,9 @@ fn attach<L: Lower>(
         return Ok(false);
     }
     state.table.add_name(child, parent, name);
-    if moves && let Some(location) = state.table.get_mut(child) {
-        location.in_limbo = false;
-        location.in_stage = false;
+    if moves {
+        state.table.set_in_limbo(child, false);
+        state.table.set_in_stage(child, false);
     }
     Ok(true)
 }

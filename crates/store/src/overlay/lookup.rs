@@ -59,7 +59,7 @@ pub(crate) fn place_in<L: Lower>(
     // Checked one after the other: the first is almost always right, and there may be many.
     let known = |number: usize| {
         let state = overlay.state();
-        state.table.get(id)?.names.get(number).cloned()
+        state.table.get(id)?.names().get(number).cloned()
     };
     if let Some(place) = named_place(overlay, (0..).map_while(known), inode, search)? {
         return Ok(Some(place));

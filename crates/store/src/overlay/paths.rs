@@ -102,7 +102,7 @@ pub(crate) fn path_of(state: &State, id: ObjectId) -> Option<String> {
 
 fn name_of(state: &State, id: ObjectId) -> Option<&(ObjectId, Name)> {
     let is_current = |place: &&(ObjectId, Name)| !state.pending.dentries().contains_key(*place);
-    let known = || state.table.get(id)?.names.iter().find(is_current);
+    let known = || state.table.get(id)?.names().iter().find(is_current);
     state.pending.names_of(id).first().or_else(known)
 }
 

@@ -24,13 +24,13 @@ pub(crate) fn record_places<L: Lower>(
         if id == ObjectId::ROOT || of_epoch.contains(&id) || !recorded.insert(id) {
             continue;
         }
-        let is_staged = |location: &&Location| location.in_stage && location.names.is_empty();
+        let is_staged = |location: &&Location| location.in_stage() && location.names().is_empty();
         let location = state.table.get(id);
         let Some(location) = location.filter(|location| !is_staged(location)) else {
             // Created in this epoch: the transactions record all of it.
             continue;
         };
-        let (parent, name) = match location.names.first() {
+        let (parent, name) = match location.names().first() {
             Some((parent, name)) => (*parent, name.as_bytes().to_vec()),
             // It waits in limbo, under its inode number.
             None => (ObjectId::ROOT, Vec::new()),

@@ -92,7 +92,7 @@ pub(crate) fn shown_attributes<L: Lower>(
     let is_linked = {
         let state = overlay.state();
         let location = state.table.get(id);
-        location.is_some_and(|location| !location.names.is_empty())
+        location.is_some_and(|location| !location.names().is_empty())
     };
     if is_linked && stat.kind != FileKind::Directory && stat.nlink > 1 {
         let own_names = overlay.count_own_names(id, stat.inode)?;
@@ -115,7 +115,7 @@ fn stat<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<Option<LowerStat
         return Ok(Some(stat));
     }
     let location = overlay.state().table.get(id).cloned();
-    let (inode, names) = location.map_or((0, Vec::new()), |at| (at.inode, at.names));
+    let (inode, names) = location.map_or((0, Vec::new()), |at| (at.inode, at.names().to_vec()));
     for (parent, name) in names {
         let Some(directory) = lookup::handle(overlay, parent)? else {
             continue;

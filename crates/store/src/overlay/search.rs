@@ -122,7 +122,7 @@ fn ways_to<L: Lower>(
 fn places_of<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Vec<(ObjectId, Name, u64)> {
     let state = overlay.state();
     let location = state.table.get(id);
-    let known = location.map_or(&[][..], |location| &location.names);
+    let known = location.map_or(&[][..], |location| location.names());
     let Some(inode) = state.inode_of(id) else {
         return Vec::new();
     };

@@ -71,7 +71,7 @@ impl State {
 
     fn directory_above(&self, id: ObjectId) -> Option<ObjectId> {
         let pending = self.pending.names_of(id).first();
-        let known = || self.table.get(id)?.names.first();
+        let known = || self.table.get(id)?.names().first();
         pending.or_else(known).map(|(parent, _)| *parent)
     }
 
@@ -184,9 +184,9 @@ impl State {
             }
             nameless.push(id);
             for id in nameless.into_iter().filter(|&id| !is_needed(id)) {
-                let location = table.get(id).filter(|location| location.names.is_empty());
+                let location = table.get(id).filter(|location| location.names().is_empty());
                 let Some(location) = location else { continue };
-                let limbo_inode = Some(location.inode).filter(|_| location.in_limbo);
+                let limbo_inode = Some(location.inode).filter(|_| location.in_limbo());
                 if table.forget(id) {
                     dropped.push((id, limbo_inode));
                 }

@@ -15,14 +15,14 @@ pub(crate) const NO_INODE: u64 = 0;
 pub(crate) struct Location {
     pub(crate) inode: u64,
     pub(crate) kind: FileKind,
-    /// Known names in the tree: (directory, name).
-    pub(crate) names: Vec<(ObjectId, Name)>,
+    /// Known names in the tree: (directory, name). The directories have it among their `children`.
+    names: Vec<(ObjectId, Name)>,
     /// More than one was known at a time, or its links have been counted.
     had_several_names: bool,
     /// The object has a name in `limbo/`: its inode number.
-    pub(crate) in_limbo: bool,
+    in_limbo: bool,
     /// The object has a name in `stage/`: its id.
-    pub(crate) in_stage: bool,
+    in_stage: bool,
     /// Known objects that have a name in this directory.
     children: HashSet<ObjectId>,
 }
@@ -43,6 +43,21 @@ impl Location {
     /// Whether anything is known of it but its id.
     pub(crate) fn is_somewhere(&self) -> bool {
         self.inode != NO_INODE
+    }
+
+    /// Known names in the tree: (directory, name).
+    pub(crate) fn names(&self) -> &[(ObjectId, Name)] {
+        &self.names
+    }
+
+    /// Whether the object has a name in `limbo/`: its inode number.
+    pub(crate) const fn in_limbo(&self) -> bool {
+        self.in_limbo
+    }
+
+    /// Whether the object has a name in `stage/`: its id.
+    pub(crate) const fn in_stage(&self) -> bool {
+        self.in_stage
     }
 
     /// All that cannot be found out from the other locations.
@@ -169,9 +184,21 @@ impl Table {
         self.locations.get(&id)
     }
 
-    pub(crate) fn get_mut(&mut self, id: ObjectId) -> Option<&mut Location> {
+    /// Records whether an object has a name in `limbo/`; false if it is not known.
+    pub(crate) fn set_in_limbo(&mut self, id: ObjectId, in_limbo: bool) -> bool {
         self.touch(id);
-        self.locations.get_mut(&id)
+        let location = self.locations.get_mut(&id);
+        location
+            .map(|location| location.in_limbo = in_limbo)
+            .is_some()
+    }
+
+    /// Records whether an object that is known has a name in `stage/`.
+    pub(crate) fn set_in_stage(&mut self, id: ObjectId, in_stage: bool) {
+        self.touch(id);
+        if let Some(location) = self.locations.get_mut(&id) {
+            location.in_stage = in_stage;
+        }
     }
 
     pub(crate) fn id_of(&self, inode: u64) -> Option<ObjectId> {

@@ -86,18 +86,19 @@ fn check_own_names<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
         let is_later = state.table.id_of(inode) == Some(id);
         let in_limbo = is_later && is_in(&limbo, inode);
         let in_stage = is_in(&stage, id.0);
-        let had_one = location.in_limbo || location.in_stage;
-        if (location.in_limbo, location.in_stage) == (in_limbo, in_stage) {
+        let had_one = location.in_limbo() || location.in_stage();
+        if (location.in_limbo(), location.in_stage()) == (in_limbo, in_stage) {
             continue;
         }
-        let is_nowhere = !in_limbo && !in_stage && location.names.is_empty();
+        let is_nowhere = !in_limbo && !in_stage && location.names().is_empty();
         let object = state.pending.object(id);
         let is_to_be_made = object.is_some_and(|object| object.created && object.bound.is_none());
         let may_be_named = state.pending.is_linked(id) && !is_to_be_made;
         if is_nowhere && had_one && !may_be_named {
             state.table.remove(id);
-        } else if let Some(location) = state.table.get_mut(id) {
-            (location.in_limbo, location.in_stage) = (in_limbo, in_stage);
+        } else {
+            state.table.set_in_limbo(id, in_limbo);
+            state.table.set_in_stage(id, in_stage);
         }
     }
     Ok(())
@@ -113,7 +114,7 @@ fn drop_stale_names<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
                 continue;
             };
             let changed = location
-                .names
+                .names()
                 .iter()
                 .filter(|entry| state.pending.dentries().contains_key(*entry));
             doubtful

@@ -21,6 +21,6 @@ pub(crate) fn is_staged_by_us(state: &State, id: ObjectId) -> bool {
     let is_noted = state
         .table
         .get(id)
-        .is_some_and(|location| location.in_stage);
+        .is_some_and(|location| location.in_stage());
     (is_in_use && is_noted) || state.pending.object(id).is_some_and(is_pending)
 }

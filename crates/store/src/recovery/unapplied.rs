@@ -157,8 +157,7 @@ pub(crate) fn clear_limbo_but_known<L: Lower>(overlay: &Overlay<L>) -> Result<()
         let is_known = {
             let mut state = overlay.state_mut();
             let id = state.table.id_of(entry.inode);
-            let location = id.and_then(|id| state.table.get_mut(id));
-            location.map(|location| location.in_limbo = true).is_some()
+            id.is_some_and(|id| state.table.set_in_limbo(id, true))
         };
         if !is_known {
             limbo::delete_from_limbo(overlay, &entry.name)?;

@@ -72,7 +72,7 @@ impl State {
     fn name_in_root(&self, is_like_this: impl Fn(&[u8]) -> bool) -> Option<&Name> {
         let pending = self.pending.dentries().keys();
         let known = self.table.ids().filter_map(|id| self.table.get(id));
-        let known = known.flat_map(|location| &location.names);
+        let known = known.flat_map(|location| location.names());
         let names = pending.chain(known);
         let mut in_root = names.filter(|(parent, _)| *parent == ObjectId::ROOT);
         in_root
@@ -186,7 +186,7 @@ impl State {
     /// The parent that each directory will have; or a directory that would have several.
     fn parents_of_directories(&self) -> Result<HashMap<ObjectId, ObjectId>, ObjectId> {
         let Self { pending, table, .. } = self;
-        let names_of = |id| table.get(id).map_or(&[][..], |location| &location.names);
+        let names_of = |id| table.get(id).map_or(&[][..], |location| location.names());
         let known = table.ids().flat_map(names_of).map(|(parent, _)| *parent);
         let above: HashSet<ObjectId> = known
             .chain(pending.dentries().keys().map(|(parent, _)| *parent))

@@ -26,7 +26,7 @@ pub(super) fn path_of(state: &State, id: ObjectId) -> Vec<u8> {
     let mut bytes = 0;
     while at != ObjectId::ROOT {
         let pending = state.pending.names_of(at).first();
-        let known = || state.table.get(at)?.names.first();
+        let known = || state.table.get(at)?.names().first();
         let Some((parent, name)) = pending.or_else(known) else {
             return Vec::new();
         };

@@ -95,7 +95,7 @@ fn order<L: Lower>(overlay: &Overlay<L>, work: &Work) -> Vec<ObjectId> {
     let state = overlay.state();
     let parent = |id: ObjectId| {
         let pending = state.pending.names_of(id).first();
-        let known = || state.table.get(id)?.names.first();
+        let known = || state.table.get(id)?.names().first();
         pending.or_else(known).map(|(parent, _)| *parent)
     };
     let mut apps: HashMap<ObjectId, ObjectId> = HashMap::new();
@@ -273,7 +273,7 @@ impl<'a, L: Lower> Planner<'a, L> {
         let of_name = {
             let state = self.overlay.state();
             let known = state.table.get(id);
-            let known = known.map_or(&[][..], |location| &location.names);
+            let known = known.map_or(&[][..], |location| location.names());
             let names = state.pending.names_of(id).iter().chain(known);
             names
                 .filter_map(|(_, name)| Kind::of_name(name.as_bytes()))
@@ -435,7 +435,7 @@ fn loses_names<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> bool {
     let known = state
         .table
         .get(id)
-        .map_or(&[][..], |location| &location.names);
+        .map_or(&[][..], |location| location.names());
     let mut known = known.iter();
     !state.pending.is_linked(id) && known.all(|name| state.pending.dentries().contains_key(name))
 }
