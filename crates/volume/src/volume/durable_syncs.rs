@@ -167,6 +167,20 @@ mod tests {
         (begins, go)
     }
 
+    /// Returns when this thread of the process waits for a lock.
+    fn wait_until_asleep(thread: rustix::process::Pid) {
+        let path = format!("/proc/self/task/{thread}/stat");
+        let is_asleep = || {
+            let text = std::fs::read_to_string(&path).unwrap();
+            // The name of the thread, in parentheses, may have anything in it.
+            let (_, state) = text.rsplit_once(") ").unwrap();
+            state.starts_with('S')
+        };
+        while !is_asleep() {
+            thread::yield_now();
+        }
+    }
+
     /// After its own commit a durable `fsync` took the commit lock once more, only to find out that
     /// it had nothing to do, and waited for the commit of another app for that.
     #[test]
@@ -185,12 +199,16 @@ mod tests {
             let own = &volume;
             scope.spawn(move || returned.send(own.fsync(small)).unwrap());
             assert_eq!(begins.recv_timeout(PATIENCE).unwrap(), before + 1);
-            let other = scope.spawn(|| volume.commit_next());
-            // It is to wait for the commit lock by then; if it does not, this test finds nothing.
-            thread::sleep(Duration::from_millis(100));
+            let (started, starts) = channel();
+            let other = scope.spawn(|| {
+                started.send(rustix::thread::gettid()).unwrap();
+                volume.commit_next()
+            });
+            // The only lock that is held for longer is the commit lock.
+            wait_until_asleep(starts.recv_timeout(PATIENCE).unwrap());
             go.send(()).unwrap();
             assert_eq!(begins.recv_timeout(PATIENCE).unwrap(), before + 2);
-            let result = returns.recv_timeout(Duration::from_secs(5));
+            let result = returns.recv_timeout(PATIENCE);
             go.send(()).unwrap();
             result.expect("it has returned").unwrap();
             assert!(other.join().unwrap().unwrap());
