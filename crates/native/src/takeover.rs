@@ -54,6 +54,20 @@ pub enum TakeoverError {
         /// What there is.
         found: String,
     },
+    /// The kernel goes on writing zeros past the journal.
+    #[error(
+        "cannot set extent_max_zeroout_kb of {path} (/sys/fs/ext4) to {kib}: {source}; without that, recovery \
+         may put older content into files whose room was allocated ahead",
+        path = path.display()
+    )]
+    Zeroing {
+        /// The mount point.
+        path: PathBuf,
+        /// What was to be set, in KiB.
+        kib: u64,
+        /// Why not.
+        source: io::Error,
+    },
     /// The options cannot be read.
     #[error("cannot read the mount options of {path}: {source}", path = path.display())]
     Read {
@@ -94,6 +108,12 @@ pub enum Difference {
          be"
     )]
     Options(String),
+    /// Zeros that are not journaled.
+    #[error(
+        "another program has set extent_max_zeroout_kb in /sys/fs/ext4 to {0}, with which a power cut may \
+         put older content into files; `mobifs reload` sets it to 0 again"
+    )]
+    Zeroing(u64),
     /// An option that steering does not set, and with which no commit keeps the promise.
     #[error(
         "another program has set the mount option {0}, with which a power cut takes committed changes, \
@@ -216,6 +236,9 @@ impl Takeover {
         let now = settings(&self.mount, &self.filesystem)?;
         let changes = now.changes(&self.note.taken);
         if changes.is_empty() {
+            if let Some(kib) = now.zeroing_kib.filter(|_| now != self.note.taken) {
+                return Ok(Some(Difference::Zeroing(kib)));
+            }
             return Ok((!self.filesystem.keeps_order()).then_some(Difference::Order));
         }
         let shown: Vec<_> = changes.iter().map(ToString::to_string).collect();
@@ -312,15 +335,29 @@ fn change(
     from: &Settings,
     to: &Settings,
 ) -> Result<(), TakeoverError> {
-    let changes = to.changes(from);
-    if changes.is_empty() {
+    if from == to {
         return Ok(());
     }
     let path = || mount.mountpoint.clone();
-    mount_options::change(&mount.mountpoint, &changes).map_err(|source| TakeoverError::Change {
-        path: path(),
-        source,
-    })?;
+    let changes = to.changes(from);
+    if !changes.is_empty() {
+        let changed = mount_options::change(&mount.mountpoint, &changes);
+        changed.map_err(|source| TakeoverError::Change {
+            path: path(),
+            source,
+        })?;
+    }
+    if let Some(kib) = to
+        .zeroing_kib
+        .filter(|_| from.zeroing_kib != to.zeroing_kib)
+    {
+        let set = filesystem.set_zeroing_kib(kib);
+        set.map_err(|source| TakeoverError::Zeroing {
+            path: path(),
+            kib,
+            source,
+        })?;
+    }
     let found = settings(mount, filesystem)?;
     if found == *to {
         return Ok(());

@@ -7,7 +7,7 @@ use rustix::fs::Timespec;
 use rustix::fs::{Mode, OFlags, Timestamps, UTIME_NOW, fsync, futimens, open, syncfs};
 use rustix::io::Errno;
 
-use super::Filesystem;
+use super::{Filesystem, zeroing};
 
 /// Commits a filesystem.
 #[derive(Debug)]
@@ -77,5 +77,13 @@ impl Committer {
     /// The filesystem's.
     pub(crate) fn commit_and_write_back(&self) -> Result<(), Errno> {
         syncfs(&self.root)
+    }
+
+    /// After this no recovery puts back content from before, on an ext4.
+    ///
+    /// # Errors
+    /// The filesystem's, or the kernel does not know how.
+    pub(crate) fn empty_journal(&self) -> Result<(), Errno> {
+        zeroing::empty_journal(&self.root)
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use mobifs_host::MountEntry;
 
-use super::{Settings, name_of_target};
+use super::{Settings, name_of_target, zeroing};
 use crate::mount_options::OptionList;
 
 /// One ext4.
@@ -56,7 +56,21 @@ impl Ext4 {
                 io::Error::other("the kernel does not show the commit interval of this ext4")
             })?,
             btrfs: None,
+            zeroing_kib: journals_content(&options)
+                .then(|| zeroing::limit_kib(&self.name))
+                .flatten(),
         })
+    }
+
+    /// How many KiB beside what is written the kernel may fill with zeros past the journal; none: what is
+    /// journaled of single files is revoked when its blocks are freed, so nothing puts it back.
+    pub(super) fn wanted_zeroing_kib(&self) -> Option<u64> {
+        let options = self.options().ok()?;
+        journals_content(&options).then_some(0)
+    }
+
+    pub(super) fn set_zeroing_kib(&self, kib: u64) -> io::Result<()> {
+        zeroing::set_limit_kib(&self.name, kib)
     }
 
     /// The name of its device.
@@ -102,6 +116,10 @@ impl Ext4 {
         let own = name_of_target(&directory.join("bdi"));
         own.or_else(|| name_of_target(&directory.parent()?.join("bdi")))
     }
+}
+
+fn journals_content(options: &OptionList) -> bool {
+    options.value("data") == Some("journal")
 }
 
 fn device_directory((major, minor): (u32, u32)) -> PathBuf {

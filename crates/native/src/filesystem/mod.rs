@@ -3,6 +3,7 @@
 mod btrfs;
 mod committer;
 mod ext4;
+mod zeroing;
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -21,13 +22,17 @@ pub(crate) const NO_BARRIER: &str = "nobarrier";
 /// btrfs overwrites content in place.
 pub(crate) const NO_COW: &str = "nodatacow";
 
-/// The mount options that matter for what is promised, as they are in force.
+/// The mount options, and settings of the kernel's, that matter for what is promised, as they are in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// The kernel commits a transaction at this age by itself, in seconds.
     pub commit_interval_s: u64,
     /// Those that btrfs has besides.
     pub btrfs: Option<BtrfsSettings>,
+    /// How many KiB an ext4 with `data=journal` fills with zeros past its journal at a write to allocated
+    /// room; none: another filesystem, or the kernel does not show it.
+    #[serde(default)]
+    pub zeroing_kib: Option<u64>,
 }
 
 /// The options of btrfs that matter.
@@ -41,7 +46,7 @@ pub struct BtrfsSettings {
 }
 
 impl Settings {
-    /// What makes these the options in force, if `from` is.
+    /// What makes these the mount options in force, if `from` is.
     pub fn changes(&self, from: &Self) -> Vec<Change> {
         let mut changes = Vec::new();
         if self.commit_interval_s != from.commit_interval_s {
@@ -82,6 +87,7 @@ impl Settings {
                 taken.commit_interval_s,
             ),
             btrfs,
+            zeroing_kib: undo(self.zeroing_kib, before.zeroing_kib, taken.zeroing_kib),
         }
     }
 
@@ -164,17 +170,32 @@ impl Filesystem {
     }
 
     /// The options with which every change is committed at this age, in seconds, without a daemon.
-    pub const fn wanted(&self, commit_interval_s: u64) -> Settings {
-        let btrfs = match self {
-            Self::Ext4(_) => None,
-            Self::Btrfs(_) => Some(BtrfsSettings {
-                flush_on_commit: true,
-                tree_log: false,
-            }),
+    pub fn wanted(&self, commit_interval_s: u64) -> Settings {
+        let (btrfs, zeroing_kib) = match self {
+            Self::Ext4(ext4) => (None, ext4.wanted_zeroing_kib()),
+            Self::Btrfs(_) => {
+                let wanted = BtrfsSettings {
+                    flush_on_commit: true,
+                    tree_log: false,
+                };
+                (Some(wanted), None)
+            }
         };
         Settings {
             commit_interval_s,
             btrfs,
+            zeroing_kib,
+        }
+    }
+
+    /// Sets how much the kernel fills with zeros past the journal.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(crate) fn set_zeroing_kib(&self, kib: u64) -> io::Result<()> {
+        match self {
+            Self::Ext4(ext4) => ext4.set_zeroing_kib(kib),
+            Self::Btrfs(_) => Ok(()),
         }
     }
 
@@ -279,6 +300,7 @@ mod tests {
                 flush_on_commit,
                 tree_log,
             }),
+            zeroing_kib: None,
         }
     }
 
@@ -307,5 +329,11 @@ mod tests {
         assert_eq!(taken.undone(&before, &taken), before);
         let changed = settings(7, true, false);
         assert_eq!(changed.undone(&before, &taken), settings(7, false, true));
+        let zeroing = |kib| Settings {
+            zeroing_kib: Some(kib),
+            ..settings(5, false, true)
+        };
+        assert_eq!(zeroing(0).undone(&zeroing(32), &zeroing(0)), zeroing(32));
+        assert_eq!(zeroing(8).undone(&zeroing(32), &zeroing(0)), zeroing(8));
     }
 }

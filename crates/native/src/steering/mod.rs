@@ -168,8 +168,26 @@ impl Steering {
             let _restored = steering.end();
             return Err(error);
         }
+        steering.forget_zeros();
         steering.state.lock().promise.update();
         Ok(steering)
+    }
+
+    /// The kernel may have written zeros past the journal until now, beside which it has older content.
+    fn forget_zeros(&self) {
+        let before_kib = self.state.lock().takeover.before().zeroing_kib;
+        if before_kib.is_none_or(|kib| kib == 0) {
+            return;
+        }
+        let committer = self.committer.lock();
+        let done = committer.as_ref().map(Committer::empty_journal);
+        if let Some(Err(error)) = done {
+            tracing::warn!(
+                %error,
+                "the journal was not emptied: until the kernel has done so by itself, a power cut may put older \
+                 content into files that were written before this filesystem was steered"
+            );
+        }
     }
 
     /// The mount.

@@ -1,5 +1,6 @@
 //! Native mode: filesystems of the kernel that are steered.
 
+mod allocated;
 mod binds;
 mod check;
 mod commands;
