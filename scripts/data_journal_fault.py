@@ -7,8 +7,11 @@ a power cut (EXT4_IOC_SHUTDOWN, its log not flushed), and the file compared with
 docs/NATIVE.md#a-fault-of-the-kernel says what was seen. Takes root, loop devices, and mkfs.ext4.
 
   data_journal_fault.py [--rounds N] [--block-bytes 1024|2048|4096] [--seed N] [--control]
+                        [--zeroing KIB] [--whole-pages]
 
-With --control the program only writes. Ends with 1 if a state was found that never existed.
+With --control the program only writes. --zeroing sets extent_max_zeroout_kb, which steering sets to 0; with
+--whole-pages the file is shortened to multiples of 4096 bytes only. Ends with 1 if a state was found that
+never existed.
 """
 
 from __future__ import annotations
@@ -37,9 +40,10 @@ SHUTDOWN = 0x8004587D
 NO_LOG_FLUSH = 2
 
 
-def operations(seed: int, kinds: list[str]) -> Iterator[tuple[str, int, int, int]]:
+def operations(seed: int, options: argparse.Namespace) -> Iterator[tuple[str, int, int, int]]:
     """Endlessly: what is done, where, with how many bytes, of which value."""
     dice = random.Random(seed)
+    kinds = ["write"] if options.control else KINDS
     number = 0
     while True:
         number += 1
@@ -47,6 +51,8 @@ def operations(seed: int, kinds: list[str]) -> Iterator[tuple[str, int, int, int
         kind = dice.choice(kinds)
         if kind == "write":
             length = min(length, PAGE_BYTES - at % PAGE_BYTES)
+        elif kind == "shorten" and options.whole_pages:
+            at -= at % PAGE_BYTES
         yield kind, at, length, 1 + number % 255
 
 
@@ -91,22 +97,30 @@ def mounts(image: Path, mountpoint: Path) -> bool:
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
-def one_round(directory: Path, block_bytes: int, seed: int, kinds: list[str]) -> str:
+def set_zeroing(mountpoint: Path, kib: int) -> None:
+    device = run("findmnt", "-n", "-o", "SOURCE", mountpoint).strip()
+    setting = Path("/sys/fs/ext4") / Path(device).name / "extent_max_zeroout_kb"
+    setting.write_text(str(kib))
+
+
+def one_round(directory: Path, options: argparse.Namespace, seed: int) -> str:
     """What was found: `right`, `wrong`, or `refused` by the mount."""
     image, mountpoint = directory / "image", directory / "mnt"
     mountpoint.mkdir(exist_ok=True)
     with open(image, "wb") as file:
         file.truncate(IMAGE_MEBIBYTES << 20)
-    run("mkfs.ext4", "-q", "-b", str(block_bytes), "-J", "size=16", image)
+    run("mkfs.ext4", "-q", "-b", str(options.block_bytes), "-J", "size=16", image)
     if not mounts(image, mountpoint):
         raise Failed("an ext4 with data=journal cannot be mounted through a loop device here")
     try:
+        if options.zeroing is not None:
+            set_zeroing(mountpoint, options.zeroing)
         done = mmap.mmap(-1, 8)
         writer = os.fork()
         if writer == 0:
             # It ends with an error when the filesystem is shut down.
             try:
-                work(mountpoint / "file", done, operations(seed, kinds))
+                work(mountpoint / "file", done, operations(seed, options))
             finally:
                 os._exit(0)
         time.sleep(SECONDS_MIN + seed % 16 / 8)
@@ -118,7 +132,7 @@ def one_round(directory: Path, block_bytes: int, seed: int, kinds: list[str]) ->
             return "refused"
         (count,) = struct.unpack("=Q", done[:8])
         found = (mountpoint / "file").read_bytes()
-        return "right" if existed(found, count, operations(seed, kinds)) else "wrong"
+        return "right" if existed(found, count, operations(seed, options)) else "wrong"
     finally:
         subprocess.run(["umount", mountpoint], capture_output=True)
 
@@ -129,8 +143,9 @@ def main() -> int:
     parser.add_argument("--block-bytes", type=int, default=1024, choices=[1024, 2048, 4096])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--control", action="store_true")
+    parser.add_argument("--zeroing", type=int)
+    parser.add_argument("--whole-pages", action="store_true")
     options = parser.parse_args()
-    kinds = ["write"] if options.control else KINDS
     reason = loop_devices_work()
     if reason is not None:
         raise Failed(f"this takes a disk of its own: {reason}")
@@ -138,7 +153,7 @@ def main() -> int:
     with Cleanup() as cleanup:
         directory = scratch_dir(cleanup, "data-journal")
         for number in range(options.rounds):
-            result = one_round(directory, options.block_bytes, options.seed + number, kinds)
+            result = one_round(directory, options, options.seed + number)
             found[result] += 1
             say(f"round {number + 1}: {result}")
     say(", ".join(f"{count} {name}" for name, count in found.items()))

@@ -196,6 +196,7 @@ impl From<ControlError> for Failure {
         let code = match error {
             ControlError::NotMounted { .. }
             | ControlError::SteeringGone { .. }
+            | ControlError::OutOfReach { .. }
             | ControlError::Missing { .. }
             | ControlError::InsideMount { .. }
             | ControlError::Store { .. }

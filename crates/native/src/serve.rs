@@ -11,11 +11,11 @@ use mobifs_host::MountEntry;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::check::ORDER_NOTE;
 use crate::check::{Obstacle, examine_only};
 use crate::filesystem::Filesystem;
 use crate::left_over::LeftOverError;
 use crate::only::OnlyError;
+use crate::order::ORDER_NOTE;
 use crate::steering::{Steering, SteeringError};
 use crate::takeover::TakeoverError;
 use mobifs_steered::PublishError;
@@ -83,7 +83,7 @@ impl Plan {
 
 fn refusal(obstacle: Obstacle) -> Failure {
     let code = match obstacle {
-        Obstacle::AlreadySteered { .. } => Code::InUse,
+        Obstacle::AlreadySteered { .. } | Obstacle::SteeredOutOfReach { .. } => Code::InUse,
         Obstacle::AgeTooShort { .. } | Obstacle::AgeTooLong { .. } => Code::Usage,
         _ => Code::Failed,
     };

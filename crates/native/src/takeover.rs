@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use mobifs_host::{MountEntry, mounts};
 use serde::{Deserialize, Serialize};
 
-use crate::check::ORDER_NOTE;
 use crate::filesystem::{Filesystem, Settings};
 use crate::mount_options::{self, ChangeError, MountOptions};
 use crate::note::{self, NoteError, NoteFile};
+use crate::order::ORDER_NOTE;
 
 /// Which note it is.
 pub(crate) const NOTE: &str = "";
@@ -133,6 +133,22 @@ pub enum Difference {
 struct Note {
     before: Settings,
     taken: Settings,
+}
+
+/// What a daemon that was killed has left changed.
+#[derive(Debug)]
+pub(crate) struct Left(Note);
+
+impl Left {
+    /// None: nothing, or not for this process to see.
+    pub(crate) fn of(mount: &MountEntry) -> Option<Self> {
+        NoteFile::of(mount, NOTE).ok()?.read().map(Self)
+    }
+
+    /// The options as they were before, where these are in force.
+    pub(crate) fn before_given(&self, now: &Settings) -> Settings {
+        now.undone(&self.0.before, &self.0.taken)
+    }
 }
 
 /// A mount whose options are changed.

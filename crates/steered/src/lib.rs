@@ -28,6 +28,7 @@
 
 #![deny(unsafe_code)]
 
+mod claim;
 mod clock;
 mod decisions;
 mod directory;
@@ -42,6 +43,7 @@ mod sleep;
 mod standstill;
 mod superblock;
 
+pub use claim::Claim;
 pub use decisions::{Decisions, PROBE_BYTES, PROBE_FLAGS, PROBE_OFFSET, pending_error};
 pub use directory::{Directory, ENVIRONMENT, STANDARD_DIRECTORY, Steered};
 pub use journalled::is_journalled;

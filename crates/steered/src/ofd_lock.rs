@@ -45,3 +45,22 @@ pub(crate) fn is_locked(file: impl AsFd) -> bool {
     ask(file, libc::F_OFD_GETLK, &mut found).is_ok()
         && libc::c_int::from(found.l_type) == libc::F_WRLCK
 }
+
+fn byte(kind: libc::c_int, at: i64) -> libc::flock {
+    let mut lock = whole_file(kind);
+    lock.l_start = at as libc::off_t;
+    lock.l_len = 1;
+    lock
+}
+
+/// Takes the lock of one byte, which others may take as well. It works on directories, too.
+pub(crate) fn share_byte(file: impl AsFd, at: i64) -> Result<(), Errno> {
+    ask(file, libc::F_OFD_SETLK, &mut byte(libc::F_RDLCK, at))
+}
+
+/// Whether another open file description has the lock of one byte.
+pub(crate) fn is_byte_locked(file: impl AsFd, at: i64) -> bool {
+    let mut found = byte(libc::F_WRLCK, at);
+    ask(file, libc::F_OFD_GETLK, &mut found).is_ok()
+        && libc::c_int::from(found.l_type) != libc::F_UNLCK
+}

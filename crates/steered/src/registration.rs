@@ -2,7 +2,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -40,6 +40,9 @@ pub const VALID_S: u32 = 30;
 /// holds.
 #[derive(Debug)]
 pub struct Registration {
+    directory: Directory,
+    device: Device,
+    scope: Scope,
     path: PathBuf,
     /// Its lock tells that this process lives.
     file: File,
@@ -118,6 +121,30 @@ impl Registration {
         Ok(true)
     }
 
+    /// Puts the registration back if another program has removed it; nothing is promised by it yet then.
+    /// Whether that was so.
+    ///
+    /// # Errors
+    /// Another daemon has registered the filesystem meanwhile, or the file cannot be written.
+    pub fn put_back_if_removed(&mut self) -> Result<bool, PublishError> {
+        if self.is_in_place() {
+            return Ok(false);
+        }
+        // Programs that have the removed one mapped look for another when this one lapses, or never.
+        let _withdrawn = self.withdraw();
+        let next = Self::claim_scope(&self.directory, self.device, self.scope)?;
+        *self = next;
+        Ok(true)
+    }
+
+    fn is_in_place(&self) -> bool {
+        let own = self.file.metadata();
+        let found = self.path.symlink_metadata();
+        own.is_ok_and(|own| {
+            found.is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino()))
+        })
+    }
+
     fn write(directory: &Directory, device: Device, scope: Scope) -> io::Result<Self> {
         let path = directory.path().join(device.to_string());
         let new = directory.path().join(format!("{device}.new"));
@@ -130,7 +157,13 @@ impl Registration {
         let record = Record::bytes(std::process::id(), generation, scope);
         file.write_all_at(&record, 0)?;
         std::fs::rename(&new, &path)?;
-        Ok(Self { path, file })
+        Ok(Self {
+            directory: directory.clone(),
+            device,
+            scope,
+            path,
+            file,
+        })
     }
 
     /// From now on programs may rely on the promise, for so many seconds or until it is withdrawn.
@@ -156,8 +189,11 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         let _written = self.withdraw();
-        // The lock is still held: no other daemon has put its own file there.
-        let _removed = std::fs::remove_file(&self.path);
+        // The lock is still held: no other daemon has put its own file there, but in place of one that
+        // another program had removed.
+        if self.is_in_place() {
+            let _removed = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -262,6 +298,29 @@ mod tests {
         while steered.is_in_force() {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
+    }
+
+    /// Programs that looked for it waited for their calls, and the daemon's status said that they need not.
+    #[test]
+    fn a_registration_that_is_removed_is_put_back() {
+        let (_base, directory) = directory();
+        let mut registration = promised(&directory);
+        assert!(!registration.put_back_if_removed().unwrap());
+        std::fs::remove_dir_all(directory.path()).unwrap();
+        assert!(directory.find(DEVICE).is_none());
+        assert!(registration.put_back_if_removed().unwrap());
+        let found = directory.find(DEVICE).unwrap();
+        assert!(!found.is_in_force());
+        registration.promise(VALID_S).unwrap();
+        assert!(found.is_in_force());
+        // Another daemon was faster.
+        std::fs::remove_file(directory.path().join(DEVICE.to_string())).unwrap();
+        let other = promised(&directory);
+        assert!(registration.put_back_if_removed().is_err());
+        drop(registration);
+        assert!(directory.find(DEVICE).is_some());
+        drop(other);
+        assert!(directory.find(DEVICE).is_none());
     }
 
     #[test]

@@ -42,6 +42,7 @@ fn cut_from(subject: Subject, first: u64, sessions: u64, writers: &[Writer]) -> 
         only: Only {
             relaxed: writers.to_vec(),
             durable: None,
+            shortened: false,
         },
     };
     let tally = Campaign::new(options).unwrap().run(|_| true);

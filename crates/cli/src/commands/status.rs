@@ -5,8 +5,8 @@ use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::time::Duration;
 
-use mobifs_daemon::{Code, Failure};
 use mobifs_daemon::control::AnswerPatience;
+use mobifs_daemon::{Code, Failure};
 use mobifs_host::{printable, printable_lines};
 use mobifs_volume::{
     AppName, AppReport, AppSelection, AppTotals, HistoryStatus, MemoryStatus, NativeStatus,

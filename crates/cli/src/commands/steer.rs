@@ -165,6 +165,12 @@ fn stop(mountpoint: &Path) -> Result<(), Failure> {
                     return restore(mountpoint, error);
                 }
             }
+            Err(error @ ControlError::OutOfReach { .. }) => {
+                // One that begins marks the filesystem before it can be asked.
+                if !is_steered(mountpoint)? || tries + 1 == START_TRIES {
+                    return Err(error.into());
+                }
+            }
             Err(error) => return Err(error.into()),
         }
         // It changes the mount options when it begins: they must not be restored before.

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use mobifs_host::{
     MountEntry, Peer, absolute_without_touching, connect_at_once, mount_around, mounts,
 };
-use mobifs_steered::{Device, Directory};
+use mobifs_steered::{Claim, Device, Directory};
+use rustix::io::Errno;
 
 use super::protocol::{Reply, Request};
 use super::socket_path::socket_candidates;
@@ -89,6 +90,16 @@ pub enum ControlError {
         path = path.display()
     )]
     SteeringGone {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// The daemon lives, and its socket is in another `/run`.
+    #[error(
+        "the daemon of {path} runs where /run is another one, as in a container: run this command there \
+         (`nsenter --mount --target PID`)",
+        path = path.display()
+    )]
+    OutOfReach {
         /// The mount point.
         path: PathBuf,
     },
@@ -232,6 +243,9 @@ fn why_not_mounted(path: PathBuf, table: &[MountEntry]) -> ControlError {
         Some(mount) if mount.mountpoint == path && !is_root() && is_steered(mount) => {
             ControlError::NotPermitted { path }
         }
+        Some(mount) if mount.mountpoint == path && Claim::is_taken(&path) => {
+            ControlError::OutOfReach { path }
+        }
         _ => match path.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => ControlError::Missing { path },
             _ => ControlError::NotMounted { path },
@@ -263,18 +277,24 @@ impl ControlClient {
 
     pub(super) fn connect_to(mount: &MountEntry) -> Result<Self, ControlError> {
         let mountpoint = mount.mountpoint.clone();
-        let mut refused = false;
+        let (mut refused, mut is_there) = (false, false);
         for candidate in socket_candidates(mount) {
             match Self::connect_at(&candidate, mount) {
                 Ok(Some(client)) => return Ok(client),
                 Ok(None) => refused = true,
-                Err(error) => refused |= error.kind() == io::ErrorKind::PermissionDenied,
+                Err(error) => {
+                    refused |= error.kind() == io::ErrorKind::PermissionDenied;
+                    is_there |= error.kind() != io::ErrorKind::NotFound;
+                }
             }
         }
         let own = rustix::process::geteuid().as_raw();
         let stranger = own != 0 && mount.user_id.is_some_and(|owner| owner != own);
         if refused || stranger {
             return Err(ControlError::NotPermitted { path: mountpoint });
+        }
+        if !is_there && mount.is_fuse() && is_served(mountpoint.clone()) {
+            return Err(ControlError::OutOfReach { path: mountpoint });
         }
         Err(gone(mount))
     }
@@ -436,6 +456,22 @@ fn gone(mount: &MountEntry) -> ControlError {
     } else {
         ControlError::SteeringGone { path }
     }
+}
+
+/// How long a daemon that cannot be asked has to show that it serves its mount.
+const SERVED_WAIT: Duration = Duration::from_secs(2);
+
+/// Whether a process serves the mount: the kernel says at once that none does. A look at the mount waits for its
+/// daemon, which may be stopped, so another thread looks.
+fn is_served(mountpoint: PathBuf) -> bool {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let look = move || sender.send(rustix::fs::statfs(&mountpoint).map(drop));
+    let Ok(_thread) = std::thread::Builder::new().spawn(look) else {
+        return false;
+    };
+    let dead = [Errno::NOTCONN, Errno::CONNABORTED];
+    let seen = receiver.recv_timeout(SERVED_WAIT);
+    !matches!(seen, Ok(Err(errno)) if dead.contains(&errno))
 }
 
 /// The process that made the control socket of a mount, if that can be had at once. Successors of

@@ -3,6 +3,7 @@
 mod copy;
 mod error;
 mod metadata;
+mod mounts;
 mod removal;
 mod users;
 

@@ -8,11 +8,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use mobifs_host::{Descent, mounts};
+use mobifs_host::Descent;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, fstat, openat, statat};
 use rustix::io::Errno;
 
 use super::metadata::libc_mode;
+use super::mounts::mount_using;
 
 /// A user of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,8 +29,15 @@ pub enum User {
     LoopDevice(String),
     /// Swap.
     Swap(PathBuf),
-    /// A filesystem that is mounted in it.
+    /// A filesystem that is mounted in it, or a bind mount of it.
     Mount(PathBuf),
+    /// The same in the mount namespace of another process.
+    MountElsewhere {
+        /// Where, as that process sees it.
+        path: PathBuf,
+        /// The process.
+        pid: u32,
+    },
 }
 
 impl fmt::Display for User {
@@ -39,6 +47,11 @@ impl fmt::Display for User {
             Self::LoopDevice(name) => write!(f, "the loop device /dev/{name}"),
             Self::Swap(path) => write!(f, "the kernel for swap ({})", path.display()),
             Self::Mount(path) => write!(f, "the filesystem that is mounted at {}", path.display()),
+            Self::MountElsewhere { path, pid } => write!(
+                f,
+                "the filesystem that is mounted at {} in the mount namespace of process {pid}",
+                path.display()
+            ),
         }
     }
 }
@@ -63,7 +76,7 @@ pub(super) fn first_user(
             return Ok(Some(User::Process { pid, name }));
         }
     }
-    Ok(mount_in(path).or_else(|| kernel_user(&files)))
+    Ok(mount_using(path).or_else(|| kernel_user(&files)))
 }
 
 fn key(about: &fs::Metadata) -> (u64, u64) {
@@ -139,14 +152,6 @@ fn uses(pid: u32, files: &Files) -> bool {
         let links = fs::read_dir(process.join(links)).into_iter().flatten();
         links.flatten().any(|link| has(link.path()))
     })
-}
-
-fn mount_in(path: &Path) -> Option<User> {
-    let path = path.canonicalize().ok()?;
-    let mut places = mounts().ok()?.into_iter().map(|mount| mount.mountpoint);
-    places
-        .find(|place| place.starts_with(&path))
-        .map(User::Mount)
 }
 
 /// The table writes space, tab, newline and backslash as three octal digits.

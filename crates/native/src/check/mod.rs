@@ -5,16 +5,19 @@ mod remedy;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use mobifs_engine::{AppPolicy, TransactioningName};
 use mobifs_host::{MountEntry, mount_around, mounts};
-use mobifs_steered::{Device, Directory, Scope, Steered};
+use mobifs_steered::{Claim, Device, Directory, Scope, Steered};
 use mobifs_volume::bytes;
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::filesystem::{Ext4, Filesystem, NO_COW, Settings};
 use crate::mount_options::MountOptions;
 use crate::only;
+use crate::order::ORDER_NOTE;
+use crate::takeover::Left;
 pub use obstacle::{COMMIT_INTERVAL_MAX_S, Obstacle, commit_interval_s};
 use remedy::is_root;
 pub(crate) use remedy::{how_to_mount_with, unmounted};
@@ -34,11 +37,6 @@ const TWICE_NOTE: &str = "With data=journal content is written twice, to the jou
 const RESIZED_NOTE: &str = "Files that programs both shorten and allocate again (ftruncate, fallocate) may \
      have wrong content after a power cut, as on any ext4 with data=journal: a fault of the kernel \
      (docs/NATIVE.md).";
-
-/// What steering a btrfs does not promise.
-pub const ORDER_NOTE: &str = "btrfs writes content before a commit, file by file, while programs go on, \
-     so a commit is not one point in time: nothing is promised, durability calls block, as without MobiFS, \
-     and only when it commits is steered";
 
 /// What is known of a place.
 #[derive(Clone, Debug)]
@@ -203,11 +201,24 @@ impl Looked<'_> {
                     .to_owned(),
             );
         }
+        if self.left_by_killed_daemon().is_some() {
+            let path = self.mount.mountpoint.display();
+            examination.notes.insert(
+                0,
+                format!(
+                    "The daemon that steered {path} is gone: `mobifs steer {path}` goes on with it, and \
+                     `mobifs steer --stop {path}` restores its mount options."
+                ),
+            );
+        }
         self.note_other_mounts(examination);
         Ok(())
     }
 
     fn changes_of_options(&self, wanted: &Settings, now: &Settings) -> String {
+        let left = self.left_by_killed_daemon();
+        let before = left.as_ref().map(|left| left.before_given(now));
+        let now = before.as_ref().unwrap_or(now);
         let changes = wanted.changes(now);
         let changes: Vec<_> = changes.iter().map(ToString::to_string).collect();
         let (changes, now) = (changes.join(","), now.shown().join(","));
@@ -223,6 +234,12 @@ impl Looked<'_> {
         }
     }
 
+    /// What a daemon has changed that was killed: nothing steers the filesystem any more.
+    fn left_by_killed_daemon(&self) -> Option<Left> {
+        registration(self.mount).is_none().then_some(())?;
+        Left::of(self.mount)
+    }
+
     fn breaking_option(&self, filesystem: &Filesystem) -> io::Result<Option<Obstacle>> {
         let path = self.path();
         let option = filesystem.breaking_option(self.options)?;
@@ -236,7 +253,10 @@ impl Looked<'_> {
     }
 
     fn already_steered(&self) -> Option<Obstacle> {
-        let steered = registration(self.mount)?;
+        let Some(steered) = registration(self.mount) else {
+            let path = self.path();
+            return is_claimed(&path).then_some(Obstacle::SteeredOutOfReach { path });
+        };
         Some(Obstacle::AlreadySteered {
             path: self.path(),
             pid: steered.record().pid(),
@@ -396,6 +416,21 @@ impl Looked<'_> {
     }
 }
 
+/// How often, and after which pause, a mark is looked at again: of a process that ends it may go after the
+/// registration.
+const MARK_LOOKS: u32 = 20;
+const MARK_PAUSE: Duration = Duration::from_millis(25);
+
+/// Whether a daemon has marked the filesystem, for which no registration is seen.
+fn is_claimed(mountpoint: &Path) -> bool {
+    (0..MARK_LOOKS).all(|look| {
+        if look > 0 {
+            std::thread::sleep(MARK_PAUSE);
+        }
+        Claim::is_taken(mountpoint)
+    })
+}
+
 /// Whether a daemon steers the filesystem, and if so, whether calls for durability return at once.
 pub fn is_steered(mount: &MountEntry) -> Option<bool> {
     registration(mount).map(|steered| steered.is_in_force())
@@ -407,6 +442,11 @@ fn registration(mount: &MountEntry) -> Option<Steered> {
         minor: mount.device_minor,
     };
     Directory::from_environment().find(device)
+}
+
+/// Whether a daemon has steered the filesystem that was killed, and has left its mount options.
+pub fn is_left_steered(mount: &MountEntry) -> bool {
+    registration(mount).is_none() && Left::of(mount).is_some()
 }
 
 /// Whether a daemon steers some of its directories alone.

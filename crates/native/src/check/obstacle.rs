@@ -28,6 +28,16 @@ pub enum Obstacle {
         /// The mount that it lies in.
         mountpoint: PathBuf,
     },
+    /// A daemon steers it of which nothing else is seen here.
+    #[error(
+        "{path} is steered already, by a daemon that runs where /run is another one, as in a container: \
+         stop it there",
+        path = path.display()
+    )]
+    SteeredOutOfReach {
+        /// The mount point.
+        path: PathBuf,
+    },
     /// A bind mount of a part.
     #[error(
         "{path} is a bind mount of {root}, which is a part of its filesystem, and a filesystem is \

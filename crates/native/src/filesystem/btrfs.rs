@@ -42,6 +42,7 @@ impl Btrfs {
                 flush_on_commit: options.has("flushoncommit"),
                 tree_log: !options.has("notreelog"),
             }),
+            zeroing_kib: None,
         }
     }
 

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use mobifs_steered::Claim;
 use rustix::fs::Timespec;
 use rustix::fs::{Mode, OFlags, Timestamps, UTIME_NOW, fsync, futimens, open, syncfs};
 use rustix::io::Errno;
@@ -15,6 +16,8 @@ pub(crate) struct Committer {
     root: OwnedFd,
     /// On ext4, a file without a name.
     own_file: Option<OwnedFd>,
+    /// For processes that do not see the registration.
+    _claim: Option<Claim>,
 }
 
 impl Committer {
@@ -39,7 +42,11 @@ impl Committer {
             }
             _ => None,
         };
-        Ok(Self { root, own_file })
+        Ok(Self {
+            root,
+            own_file,
+            _claim: Claim::take(mountpoint),
+        })
     }
 
     /// Commits what was changed before.

@@ -13,6 +13,7 @@ impl Steering {
     /// What a status shows is what there is at this moment.
     pub(crate) fn look_for_status(&self) {
         self.look_at_options();
+        self.state.lock().promise.look_at_registration();
         self.look_at_counters();
         // Not if a commit is under way: a status does not wait for a slow device.
         if let Some(alone) = self.committer.try_lock() {

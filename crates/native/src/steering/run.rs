@@ -51,7 +51,11 @@ impl Steering {
             let often = looks_often_until.map(|_| now.0.saturating_add(LOOK_AFTER_ERROR_NS));
             let moments = [until, history_at, often.map(MonotonicNs)];
             let until = moments.into_iter().flatten().min();
-            self.state.lock().promise.renew();
+            {
+                let mut state = self.state.lock();
+                state.promise.look_at_registration();
+                state.promise.renew();
+            }
             // A program that meets the same error again and again does not wake this thread each time.
             let errors = self.errors.as_ref().filter(|_| often.is_none());
             self.wait(&mounts, errors, until)

@@ -110,6 +110,8 @@ pub(crate) struct Promise {
     pub(crate) changed: Option<Difference>,
     /// The last commit failed.
     pub(crate) failed: Option<String>,
+    /// Programs cannot see the registration, which another program has removed.
+    unseen: Option<String>,
     /// Calls for durability wait.
     is_durable: bool,
     battery_is_low: bool,
@@ -124,6 +126,7 @@ impl Promise {
             is_in_force: false,
             changed: None,
             failed: None,
+            unseen: None,
             is_durable: false,
             battery_is_low: false,
             is_ending: false,
@@ -133,7 +136,37 @@ impl Promise {
     /// Why nothing is promised; none: the promise holds.
     pub(crate) fn why_withdrawn(&self) -> Option<String> {
         let changed = self.changed.as_ref().map(ToString::to_string);
-        changed.or_else(|| self.failed.clone())
+        let failed = || self.failed.clone().or_else(|| self.unseen.clone());
+        changed.or_else(failed)
+    }
+
+    /// Puts the registration back if another program has removed it.
+    pub(crate) fn look_at_registration(&mut self) {
+        let Some(registration) = &mut self.registration else {
+            return;
+        };
+        match registration.put_back_if_removed() {
+            Ok(false) => {}
+            Ok(true) => {
+                tracing::warn!(
+                    "the registration of the filesystem was removed, and is there again"
+                );
+                self.unseen = None;
+                // Nothing is promised by the new one yet.
+                self.is_in_force = false;
+                self.update();
+            }
+            Err(error) => {
+                let why = format!(
+                    "the registration of the filesystem was removed, and cannot be put back: {error}"
+                );
+                if self.unseen.as_ref() != Some(&why) {
+                    tracing::error!("{why}");
+                }
+                self.unseen = Some(why);
+                self.update();
+            }
+        }
     }
 
     /// Whether calls for durability return at once.

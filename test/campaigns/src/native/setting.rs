@@ -181,17 +181,22 @@ pub struct Only {
     pub relaxed: Vec<Writer>,
     /// This one waits for its calls.
     pub durable: Option<Writer>,
+    /// One more that shortens a file to any size, in which the kernel has a fault.
+    pub shortened: bool,
 }
 
 impl Only {
     fn all(&self) -> impl Iterator<Item = Writer> {
-        self.relaxed.iter().copied().chain(self.durable)
+        let shortened = self.shortened.then_some(Writer::Shortened);
+        let named = self.relaxed.iter().copied();
+        named.chain(self.durable).chain(shortened)
     }
 }
 
 /// Writers that are in some sessions.
-const OTHERS: [Writer; 11] = [
+const OTHERS: [Writer; 12] = [
     Writer::Pairs,
+    Writer::Resized,
     Writer::Large,
     Writer::Direct,
     Writer::RowsDelete,
@@ -218,11 +223,14 @@ impl Setting {
         let may_be_full = subject.keeps_order() && only.all().all(Writer::bears_a_full_disk);
         let is_nearly_full = random.chance(25) && may_be_full;
         let journal_mebibytes = *random.pick(&[4, 8, 32]);
-        let relaxed = if only.relaxed.is_empty() {
+        let mut relaxed = if only.relaxed.is_empty() {
             choose_writers(is_nearly_full, random)
         } else {
             only.relaxed.clone()
         };
+        if only.shortened && !relaxed.contains(&Writer::Shortened) {
+            relaxed.push(Writer::Shortened);
+        }
         let hot = relaxed.iter().copied().filter(|writer| writer.is_quick());
         let hot: Vec<Writer> = hot.collect();
         let hot = (!hot.is_empty() && random.chance(60)).then(|| *random.pick(&hot));
@@ -264,6 +272,11 @@ impl Setting {
                 DaemonFate::Lives
             },
         }
+    }
+
+    /// Whether the kernel's own fault with files that are shortened may show.
+    pub(super) fn meets_kernel_fault(&self) -> bool {
+        self.relaxed.contains(&Writer::Shortened)
     }
 
     /// The daemon's configuration.

@@ -76,6 +76,13 @@ fn native(facts: &Facts) -> Verdict {
                 facts.mountpoint.display()
             ),
         },
+        Steering::Left => Verdict::Needs {
+            what: format!(
+                "the daemon that steered the filesystem is gone: `mobifs steer {0}` goes on with it, and \
+                 `mobifs steer --stop {0}` restores its mount options",
+                facts.mountpoint.display()
+            ),
+        },
         Steering::Possible => possible(
             "one point in time for the whole filesystem; calls at the kernel's speed; content is \
              written twice; experimental",
@@ -179,6 +186,10 @@ fn recommend(facts: &Facts, verdicts: &[(Way, Verdict)]) -> (Way, String) {
         };
         return (Way::Native, why.to_owned());
     }
+    if facts.steering == Steering::Left {
+        let why = "its filesystem was steered, and the daemon is gone: go on with it, or stop it";
+        return (Way::Native, why.to_owned());
+    }
     if let Some(mountpoint) = &facts.served_at {
         let at = mountpoint.display();
         let why = format!("it is the store of the mount {at}: use it through that");
@@ -241,6 +252,10 @@ fn commands(facts: &Facts, way: Way) -> Vec<String> {
         Way::Native if matches!(facts.steering, Steering::Steered { .. }) => {
             vec![format!("mobifs status {mountpoint}")]
         }
+        Way::Native if facts.steering == Steering::Left => vec![
+            format!("mobifs steer {mountpoint}"),
+            format!("mobifs steer --stop {mountpoint}"),
+        ],
         Way::Native => vec![
             format!("mobifs steer {mountpoint}"),
             "mobifs run -- COMMAND".to_owned(),
@@ -354,6 +369,20 @@ mod tests {
         assert_eq!(recommended(&poor), Way::Sqlite);
         poor.is_in_memory = true;
         assert_eq!(recommended(&poor), Way::Plain);
+    }
+
+    /// It was said to be steerable, as if nothing had been.
+    #[test]
+    fn what_a_killed_daemon_has_left_is_named() {
+        let advice = Advice::of(&facts(Steering::Left));
+        assert_eq!(advice.recommended, Way::Native);
+        assert_eq!(
+            advice.commands,
+            ["mobifs steer /data", "mobifs steer --stop /data"]
+        );
+        assert!(
+            matches!(&advice.verdicts[0].1, Verdict::Needs { what } if what.contains("is gone"))
+        );
     }
 
     #[test]

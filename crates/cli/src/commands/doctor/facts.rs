@@ -45,6 +45,8 @@ pub(super) enum Steering {
         is_in_force: bool,
         commits_only: bool,
     },
+    /// A daemon has, which was killed.
+    Left,
     /// It can be.
     Possible,
     /// It can be when the user has done this.
@@ -125,6 +127,9 @@ fn steering(path: &Path, policy: &AppPolicy, mount: &MountEntry) -> Steering {
             is_in_force,
             commits_only: mount.kind == "btrfs",
         };
+    }
+    if mobifs_native::is_left_steered(mount) {
+        return Steering::Left;
     }
     match examine(path, policy, false) {
         Err(obstacle) => Steering::Impossible(obstacle.to_string()),

@@ -9,6 +9,7 @@ pub(crate) mod history;
 mod life;
 mod only;
 mod options;
+mod out_of_reach;
 
 use std::fs;
 use std::path::{Path, PathBuf};

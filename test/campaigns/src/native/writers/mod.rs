@@ -9,6 +9,7 @@ mod found;
 mod names;
 mod pairs;
 mod records;
+mod resized;
 mod rows;
 mod stores;
 
@@ -20,6 +21,7 @@ use clap::ValueEnum;
 use mobifs_workloads::workload::sqlite::JournalMode;
 
 pub use found::Found;
+use resized::Sizes;
 
 use crate::history::{
     self, DIRECT, DURABLE_SUFFIX, Divided, Kind, LARGE, PostMark, content, with_room,
@@ -54,6 +56,10 @@ pub enum Writer {
     Editor,
     /// Commits of a repository.
     Git,
+    /// A file that is written within, shortened to whole pages, and allocated again.
+    Resized,
+    /// … shortened to any size, which ext4 with `data=journal` has a fault in.
+    Shortened,
     /// A file that grows until the filesystem is full, and is emptied then.
     Filler,
 }
@@ -76,7 +82,15 @@ impl Writer {
 
     /// Whether it waits and tries again where there is no room.
     pub const fn bears_a_full_disk(self) -> bool {
-        !matches!(self, Self::Mapped | Self::Stores | Self::Editor | Self::Git)
+        !matches!(
+            self,
+            Self::Mapped
+                | Self::Stores
+                | Self::Editor
+                | Self::Git
+                | Self::Resized
+                | Self::Shortened
+        )
     }
 
     /// Whether its steps are stores into mappings.
@@ -101,7 +115,13 @@ impl Writer {
     pub const fn is_quick(self) -> bool {
         matches!(
             self,
-            Self::Records | Self::Names | Self::Mapped | Self::Stores | Self::Pairs
+            Self::Records
+                | Self::Names
+                | Self::Mapped
+                | Self::Stores
+                | Self::Pairs
+                | Self::Resized
+                | Self::Shortened
         )
     }
 
@@ -136,6 +156,8 @@ impl Writer {
             Self::RowsPersist => rows::work(app, JournalMode::Persist),
             Self::RowsWal => rows::work(app, JournalMode::Wal),
             Self::Stores => stores::work(app, pause_us),
+            Self::Resized => resized::work(app, Sizes::OfPages),
+            Self::Shortened => resized::work(app, Sizes::Any),
             Self::Filler => filler::work(app),
             Self::Mapped | Self::Editor | Self::Git => Err("it is a history".to_owned()),
         }
@@ -159,6 +181,8 @@ impl Writer {
             Self::Large => LARGE.check(app).map(Found::from),
             Self::Direct => DIRECT.check(app).map(Found::from),
             Self::Stores => stores::check(app),
+            Self::Resized => resized::check(app, Sizes::OfPages),
+            Self::Shortened => resized::check(app, Sizes::Any),
             Self::Filler => return filler::check(app),
             _ => rows::check(app),
         }

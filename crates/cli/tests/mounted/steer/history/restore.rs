@@ -1,9 +1,10 @@
 //! The way back to a snapshot.
 
 use std::fs::{self, File};
+use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use mobifs_host::Descent;
 use rustix::fs::{AtFlags, IFlags, Mode, OFlags, XattrFlags, ioctl_getflags, lsetxattr};
@@ -371,6 +372,45 @@ fn a_tree_of_any_depth_is_restored() {
     }
     // As the test's own directory is removed at the end.
     succeeds(&Command::new("rm").arg("-rf").arg(&copy).output().unwrap());
+}
+
+/// What was there went on in the other place, and what was restored did not show there.
+#[test]
+fn a_directory_that_is_mounted_elsewhere_is_not_replaced() {
+    needs_mounts!();
+    let Some((mut disk, _, time)) = with_past() else {
+        return;
+    };
+    let app = disk.at.join("app");
+    let words = ["--at", &time, "--app", "app", "--in-place"];
+    let bound = disk.fixture.directory("bound");
+    disk.fixture
+        .mount_other(&["--bind", app.to_str().unwrap()], &bound);
+    let mounted = format!("mounted at {}", bound.display());
+    fails(&restore(&disk, &words), IN_USE, &[&mounted]);
+    succeeds(&Command::new("umount").arg(&bound).output().unwrap());
+    // In a mount namespace that this process does not see.
+    let mut other = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c"])
+        .arg("mount --bind \"$1\" \"$2\" && echo ready && read end")
+        .arg("sh")
+        .args([&app, &bound])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = [0; 6];
+    other
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut line)
+        .unwrap();
+    let namespace = format!("in the mount namespace of process {}", other.id());
+    fails(&restore(&disk, &words), IN_USE, &[&namespace]);
+    drop(other.stdin.take());
+    other.wait().unwrap();
+    wait_until(|| restore(&disk, &words).status.success());
 }
 
 /// It was "restored" as an empty directory, and what was there was renamed.
