@@ -4,7 +4,7 @@
 With data=journal a crash should take a filesystem back to one moment. A program writes within pages,
 shortens and allocates one file, and nothing of MobiFS takes part; then the filesystem is shut down as by
 a power cut (EXT4_IOC_SHUTDOWN, its log not flushed), and the file compared with each state that it had.
-docs/NATIVE.md#a-fault-of-the-kernel says what was seen. Takes root, loop devices, and mkfs.ext4.
+docs/NATIVE.md#faults-of-the-kernel says what was seen. Takes root, loop devices, and mkfs.ext4.
 
   data_journal_fault.py [--rounds N] [--block-bytes 1024|2048|4096] [--seed N] [--control]
                         [--zeroing KIB] [--whole-pages]

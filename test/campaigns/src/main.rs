@@ -140,7 +140,7 @@ struct NativeArguments {
     #[arg(long)]
     waits: Option<Writer>,
     /// A writer in every session that shortens a file to any size. The kernel has a fault in that
-    /// (docs/NATIVE.md#a-fault-of-the-kernel): what it breaks is counted and is no violation.
+    /// (docs/NATIVE.md#faults-of-the-kernel): what it breaks is counted and is no violation.
     #[arg(long)]
     shortened: bool,
     /// What is steered: ext4, or btrfs, which promises less.
@@ -321,7 +321,7 @@ fn cut_native(options: native::Options) -> Result<(), Trouble> {
     if tally.kernel_faults > 0 {
         println!(
             "KNOWN FAULT OF THE KERNEL: {} cuts left the file that was shortened as it never was, or a journal \
-             that takes `e2fsck -p` (docs/NATIVE.md#a-fault-of-the-kernel)",
+             that takes `e2fsck -p` (docs/NATIVE.md#faults-of-the-kernel)",
             tally.kernel_faults
         );
     }

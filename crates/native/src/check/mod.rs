@@ -33,10 +33,10 @@ const JOURNAL_SHARE: u64 = 4;
 const TWICE_NOTE: &str = "With data=journal content is written twice, to the journal and to its place; \
      give large media files another filesystem, or steer some directories alone (--only).";
 
-/// A fault of the kernel, which no option mends (`docs/NATIVE.md#a-fault-of-the-kernel`).
-const RESIZED_NOTE: &str = "Files that programs both shorten and allocate again (ftruncate, fallocate) may \
-     have wrong content after a power cut, as on any ext4 with data=journal: a fault of the kernel \
-     (docs/NATIVE.md).";
+/// A fault of the kernel, which no option mends (`docs/NATIVE.md#files-that-are-shortened-within-a-page`).
+const SHORTENED_NOTE: &str = "A file that a program shortens to a size within a page (ftruncate), just while it \
+     is being committed, may end with zeros after a power cut, or the mount may take `e2fsck -p` first, as on \
+     any ext4 with data=journal: a fault of the kernel (docs/NATIVE.md).";
 
 /// What is known of a place.
 #[derive(Clone, Debug)]
@@ -191,8 +191,15 @@ impl Looked<'_> {
         }
         let now = filesystem.settings(self.mount.id)?;
         if let (Some(now), Ok(interval_s)) = (now, interval_s) {
-            let note = self.changes_of_options(&filesystem.wanted(interval_s), &now);
+            let wanted = filesystem.wanted(interval_s);
+            let note = self.changes_of_options(&wanted, &now);
             examination.notes.push(note);
+            if let (Some(kib @ 1..), Some(0)) = (now.zeroing_kib, wanted.zeroing_kib) {
+                examination.notes.push(format!(
+                    "Steering sets extent_max_zeroout_kb in /sys/fs/ext4 to 0 and restores {kib} when it stops, so \
+                     that the kernel writes no zeros past the journal."
+                ));
+            }
         }
         if self.policy.transactioning.name == TransactioningName::Tpl {
             examination.notes.push(
@@ -382,7 +389,7 @@ impl Looked<'_> {
             ));
         }
         examination.notes.push(TWICE_NOTE.to_owned());
-        examination.notes.push(RESIZED_NOTE.to_owned());
+        examination.notes.push(SHORTENED_NOTE.to_owned());
     }
 
     /// A journal takes its room from the filesystem: on a small one the configuration gives way.

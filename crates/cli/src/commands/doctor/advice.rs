@@ -84,8 +84,9 @@ fn native(facts: &Facts) -> Verdict {
             ),
         },
         Steering::Possible => possible(
-            "one point in time for the whole filesystem; calls at the kernel's speed; content is \
-             written twice; experimental",
+            "one point in time for the whole filesystem, but for a fault of the kernel with files that are \
+             shortened within a page (docs/NATIVE.md); calls at the kernel's speed; content is written \
+             twice; experimental",
         ),
         Steering::Needs(what) => Verdict::Needs { what: what.clone() },
         Steering::CommitsOnly { needs: None } => possible(

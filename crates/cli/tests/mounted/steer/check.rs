@@ -29,6 +29,7 @@ fn what_can_be_steered_is_said_to_be() {
             &[
                 "Steering sets the mount options commit=30 and restores commit=5",
                 "a fault of the kernel",
+                "extent_max_zeroout_kb in /sys/fs/ext4 to 0 and restores 32",
             ][..],
         ),
         (
