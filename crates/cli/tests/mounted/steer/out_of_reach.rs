@@ -9,7 +9,6 @@ use rustix::process::{Signal, kill_process};
 
 use super::life::pid;
 use super::{Disk, EXT4, mount_line};
-use crate::fixture::wait_until;
 use crate::fixture::{
     Fixture, IN_USE, PROGRAM, fails, is_mounted, message, mobifs, needs_mounts, succeeds,
     wait_until,
