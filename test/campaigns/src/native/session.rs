@@ -66,8 +66,10 @@ impl Daemon<'_> {
             kill_process(pid, signal).map_err(|errno| format!("the daemon: {errno}"))?;
         }
         self.is_stopped = signal == Signal::STOP;
-        if signal == Signal::KILL {
-            self.pid = None;
+        if signal == Signal::KILL
+            && let Some(pid) = self.pid.take()
+        {
+            wait_for_end(pid);
         }
         Ok(())
     }
@@ -93,6 +95,21 @@ impl Daemon<'_> {
         self.mobifs.run(&["steer", "--stop"], &[&self.at])?;
         self.pid = None;
         Ok(())
+    }
+}
+
+/// A process that is killed while it waits for the device ends when the device has answered, and is the daemon
+/// until then.
+fn wait_for_end(pid: Pid) {
+    let state = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    let start = Instant::now();
+    let lives = || {
+        let text = fs::read_to_string(&state).unwrap_or_default();
+        let after_name = text.rsplit_once(") ").map(|(_, rest)| rest);
+        after_name.is_some_and(|rest| !rest.starts_with('Z'))
+    };
+    while lives() && start.elapsed() < PATIENCE {
+        std::thread::sleep(PAUSE);
     }
 }
 

@@ -71,7 +71,10 @@ fn snapshots_are_deleted_by_age() {
     };
     let none = delete(&["--older-than", "1h"], &disk.at);
     succeeds(&none);
-    assert_eq!(none.stdout, b"no snapshot is so old\n");
+    assert_eq!(
+        none.stdout,
+        b"no snapshot is that old: nothing was deleted\n"
+    );
     assert_eq!(times(&history(&disk.at)), times(&before));
     // Without the daemon, too.
     disk.stop();
