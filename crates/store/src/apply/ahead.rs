@@ -18,7 +18,7 @@
 
 use std::sync::Arc;
 
-use mobifs_base::{ByteRange, FileKind, ObjectId, PAGE_BYTES_U64, Page, PageIndex};
+use mobifs_base::{ObjectId, PAGE_BYTES_U64, Page, PageIndex};
 
 use crate::apply::stage;
 use crate::apply::work::Applier;
@@ -28,7 +28,6 @@ use crate::log::epoch::{Epoch, RenameMark};
 use crate::lower::Lower;
 use crate::overlay::Overlay;
 use crate::overlay::lookup;
-use crate::overlay::pending::{PageAhead, Pending, PendingObject, PendingPage};
 
 /// Pages that are written while the lock is held once.
 const STEP_PAGES: usize = 256;

@@ -200,9 +200,9 @@ mod tests {
             scope.spawn(move || returned.send(own.fsync(small)).unwrap());
             assert_eq!(begins.recv_timeout(PATIENCE).unwrap(), before + 1);
             let (started, starts) = channel();
-            let other = scope.spawn(|| {
+            let other = scope.spawn(move || {
                 started.send(rustix::thread::gettid()).unwrap();
-                volume.commit_next()
+                own.commit_next()
             });
             // The only lock that is held for longer is the commit lock.
             wait_until_asleep(starts.recv_timeout(PATIENCE).unwrap());
