@@ -14,6 +14,7 @@ use crate::filesystem::{Filesystem, Settings};
 use crate::mount_options::{self, ChangeError, MountOptions};
 use crate::note::{self, NoteError, NoteFile};
 use crate::order::ORDER_NOTE;
+use crate::registered::is_steered;
 
 /// Which note it is.
 pub(crate) const NOTE: &str = "";
@@ -305,7 +306,7 @@ pub fn restore_after_daemon(mount: &MountEntry) -> Result<(), TakeoverError> {
     let file = NoteFile::of(mount, NOTE)?;
     let note = file.read().ok_or_else(not_steered)?;
     // One that has begun meanwhile has claimed the filesystem before it noted anything.
-    if crate::is_steered(mount).is_some() {
+    if is_steered(mount).is_some() {
         return Err(not_steered());
     }
     let filesystem = Filesystem::of(mount).map_err(|source| TakeoverError::Read {
@@ -332,7 +333,7 @@ pub fn left_elsewhere(mountpoint: &Path) -> Result<Option<MountEntry>, TakeoverE
         source,
     })?;
     let found = note::noted_elsewhere(mountpoint, NOTE, &table)?;
-    Ok(found.filter(|mount| crate::is_steered(mount).is_none()))
+    Ok(found.filter(|mount| is_steered(mount).is_none()))
 }
 
 fn settings(mount: &MountEntry, filesystem: &Filesystem) -> Result<Settings, TakeoverError> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::users::User;
+use super::user::User;
 
 /// Why nothing was restored, or not all.
 #[derive(Debug, thiserror::Error)]

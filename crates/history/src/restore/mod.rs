@@ -5,6 +5,7 @@ mod error;
 mod metadata;
 mod mounts;
 mod removal;
+mod user;
 mod users;
 
 use std::ffi::{OsStr, OsString};
@@ -21,7 +22,7 @@ pub use copy::Report;
 use copy::copy_tree;
 pub use error::RestoreError;
 use removal::remove_tree;
-pub use users::User;
+pub use user::User;
 use users::first_user;
 
 use crate::btrfs::EMPTY_SUBVOLUME_INODE;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use mobifs_host::{MountEntry, mount_around, mounts, mounts_of};
 
-use super::users::User;
+use super::user::User;
 
 /// The first mount that uses what lies at this path.
 pub(super) fn mount_using(path: &Path) -> Option<User> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mobifs_engine::{AppPolicy, TransactioningName};
 use mobifs_host::{MountEntry, mount_around, mounts};
-use mobifs_steered::{Claim, Device, Directory, Scope, Steered};
+use mobifs_steered::Claim;
 use mobifs_volume::bytes;
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -17,6 +17,7 @@ use crate::filesystem::{Ext4, Filesystem, NO_COW, Settings};
 use crate::mount_options::MountOptions;
 use crate::only;
 use crate::order::ORDER_NOTE;
+use crate::registered::{is_steered_in_part, registration};
 use crate::takeover::Left;
 pub use obstacle::{COMMIT_INTERVAL_MAX_S, Obstacle, commit_interval_s};
 use remedy::is_root;
@@ -438,27 +439,9 @@ fn is_claimed(mountpoint: &Path) -> bool {
     })
 }
 
-/// Whether a daemon steers the filesystem, and if so, whether calls for durability return at once.
-pub fn is_steered(mount: &MountEntry) -> Option<bool> {
-    registration(mount).map(|steered| steered.is_in_force())
-}
-
-fn registration(mount: &MountEntry) -> Option<Steered> {
-    let device = Device {
-        major: mount.device_major,
-        minor: mount.device_minor,
-    };
-    Directory::from_environment().find(device)
-}
-
 /// Whether a daemon has steered the filesystem that was killed, and has left its mount options.
 pub fn is_left_steered(mount: &MountEntry) -> bool {
     registration(mount).is_none() && Left::of(mount).is_some()
-}
-
-/// Whether a daemon steers some of its directories alone.
-fn is_steered_in_part(mount: &MountEntry) -> bool {
-    registration(mount).is_some_and(|steered| steered.record().scope() == Scope::JournalledFiles)
 }
 
 fn is_permitted() -> bool {
