@@ -25,8 +25,10 @@
 //!   distinguishes the two, and the first to be opened goes on as the original.
 //!
 //! *Which arenas may be removed?* Its own by a session that ends or has committed what is in it; and
-//! those that are certainly of no use, see [`ArenaFile::is_dead`]. All others stay until the machine
-//! is started again.
+//! those that are certainly of no use, see [`ArenaFile::is_dead`]; and, after a day, those of databases that are not
+//! where they were ([`gone`]). All others stay until the machine is started again.
+
+mod gone;
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -78,6 +80,9 @@ struct Owner {
     filesystem: Option<u64>,
     /// Its path, each byte as the character of that number; none if that is long.
     path: Option<String>,
+    /// Where that path leads to.
+    #[serde(default)]
+    view: Option<gone::View>,
     /// None until the session may change something.
     token: Option<String>,
 }
@@ -92,8 +97,14 @@ impl Owner {
             database: user.file,
             filesystem: user.filesystem,
             path: path.map(Iterator::collect),
+            view: gone::View::own(),
             token: None,
         })
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        let bytes: Result<Vec<u8>, _> = self.path.as_ref()?.chars().map(u8::try_from).collect();
+        Some(PathBuf::from(std::ffi::OsString::from_vec(bytes.ok()?)))
     }
 
     /// The owner of the arena in a file; nothing of it is changed, and it need not be locked. None if it
@@ -107,11 +118,7 @@ impl Owner {
     /// rather the owner: the one at the owner's path, or in a filesystem that is mounted under the
     /// number that the owner's had.
     fn is_rather_another(&self, user: FileIdentity) -> bool {
-        let path = self.path.as_ref().and_then(|path| {
-            let bytes: Result<Vec<u8>, _> = path.chars().map(u8::try_from).collect();
-            Some(PathBuf::from(std::ffi::OsString::from_vec(bytes.ok()?)))
-        });
-        let at_path = path.and_then(|path| FileIdentity::of(&path).ok());
+        let at_path = self.path().and_then(|path| FileIdentity::of(&path).ok());
         let at_path = at_path
             .filter(|found| found.inode == self.database.inode && found.made == self.database.made);
         // The path decides before the number, which a copy may have by now.
@@ -320,6 +327,7 @@ impl ArenaFile {
         self.remove();
         let owner = Owner::new(&self.user).map_err(Failure::system("reading the boot id"))?;
         self.remove_dead(&owner.boot);
+        gone::remove_now_and_then(&self.directory);
         let (file, path) = self.create_file()?;
         let made = Arena::create_in(&file, path.clone()).and_then(|arena| {
             arena.set_session(&serde_json::to_vec(&owner).map_err(io::Error::other)?)?;

@@ -235,3 +235,80 @@ fn mount_points_are_read_as_the_kernel_writes_them() {
     let points = mount_points_of(root.device);
     assert!(points.contains(&PathBuf::from("/proc")), "{points:?}");
 }
+
+/// It stayed in memory until the machine was started again, unless another file got the inode's number.
+#[test]
+fn the_arena_of_a_database_that_is_gone_for_a_day_is_removed() {
+    let bed = Bed::new();
+    let database = bed.stores.path().join("data/app.db");
+    std::fs::create_dir(database.parent().unwrap()).unwrap();
+    std::fs::write(&database, "").unwrap();
+    let file = FileIdentity::of(&database).unwrap();
+    let reported = rustix::fs::statvfs(&database).unwrap().f_fsid;
+    let user = ArenaUser {
+        file,
+        filesystem: filesystem_of(reported, file.device),
+        path: database.clone(),
+        store: bed.stores.path().to_owned(),
+    };
+    let begin = |user: &ArenaUser| {
+        let place = ArenaFile::new(bed.arenas.path(), user.clone()).unwrap();
+        let arena = place.create().unwrap();
+        place.bind(&arena).unwrap();
+        (place, arena)
+    };
+    let living = begin(&user);
+    let start = gone::since_boot();
+    let sweep = |days: u32| gone::remove_gone(bed.arenas.path(), start + gone::KEPT * days);
+    let away = bed.stores.path().join("moved.db");
+    std::fs::rename(&database, &away).unwrap();
+    sweep(0);
+    sweep(2);
+    assert_eq!(
+        bed.arenas(),
+        2,
+        "its process lives; that it is away is noted"
+    );
+    drop(living);
+    std::fs::rename(&away, &database).unwrap();
+    sweep(3);
+    assert_eq!(bed.arenas(), 1, "it is back");
+    std::fs::remove_dir_all(database.parent().unwrap()).unwrap();
+    sweep(4);
+    gone::remove_gone(
+        bed.arenas.path(),
+        start + gone::KEPT * 5 - Duration::from_secs(1),
+    );
+    assert_eq!(bed.arenas(), 2, "less than a day");
+    sweep(5);
+    assert_eq!(bed.arenas(), 0);
+}
+
+#[test]
+fn the_arena_of_a_database_that_cannot_be_looked_for_stays() {
+    let bed = Bed::new();
+    // Its filesystem is not mounted.
+    bed.killed(DATABASE, "medium");
+    // It is where paths are others, as in a container.
+    let file = FileIdentity {
+        device: FileIdentity::of(Path::new("/")).unwrap().device,
+        ..DATABASE
+    };
+    let reported = rustix::fs::statvfs("/").unwrap().f_fsid;
+    let mut user = bed.place(file, "elsewhere").user;
+    user.filesystem = filesystem_of(reported, file.device);
+    let place = ArenaFile::new(bed.arenas.path(), user.clone()).unwrap();
+    let arena = place.create().unwrap();
+    let mut owner = Owner::new(&user).unwrap();
+    owner.view = None;
+    owner.token = Some("a session's".to_owned());
+    arena
+        .set_session(&serde_json::to_vec(&owner).unwrap())
+        .unwrap();
+    drop((place, arena));
+    let start = gone::since_boot();
+    for days in [0, 2] {
+        gone::remove_gone(bed.arenas.path(), start + gone::KEPT * days);
+        assert_eq!(bed.arenas(), 2);
+    }
+}
