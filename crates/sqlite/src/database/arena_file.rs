@@ -25,7 +25,7 @@
 //!   distinguishes the two, and the first to be opened goes on as the original.
 //!
 //! *Which arenas may be removed?* Its own by a session that ends or has committed what is in it; and
-//! those that are certainly of no use, see [`ArenaFile::is_dead`]; and, after a day, those of databases that are not
+//! those that are certainly of no use, see [`ArenaFile::is_dead`]; and, after a week, those of databases that are not
 //! where they were ([`gone`]). All others stay until the machine is started again.
 
 mod gone;

@@ -1,7 +1,7 @@
 //! Arenas of databases that are gone.
 //!
 //! That a database is gone cannot be seen: it may have been moved, or its filesystem is not mounted. So an arena is
-//! removed a day after it was first seen that its process is dead and its database is not where it was, although the
+//! removed a week after it was first seen that its process is dead and its database is not where it was, although the
 //! same filesystem is. Until then a file beside it, with the time, says so. Whoever opens a database of the same user
 //! looks.
 
@@ -18,7 +18,7 @@ use super::{Owner, filesystem_of, from_kernel, lock_dead, open_ours, unlink};
 use crate::database::lower_file::FileIdentity;
 
 /// How long a database must have been away.
-pub(super) const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+pub(super) const KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// How long a process waits between two looks.
 const LOOKS: Duration = Duration::from_secs(60 * 60);
 /// When this process looked last, in seconds since the machine was started.

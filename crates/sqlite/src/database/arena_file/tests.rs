@@ -259,7 +259,7 @@ fn the_arena_of_a_database_that_is_gone_for_a_day_is_removed() {
     };
     let living = begin(&user);
     let start = gone::since_boot();
-    let sweep = |days: u32| gone::remove_gone(bed.arenas.path(), start + gone::KEPT * days);
+    let sweep = |weeks: u32| gone::remove_gone(bed.arenas.path(), start + gone::KEPT * weeks);
     let away = bed.stores.path().join("moved.db");
     std::fs::rename(&database, &away).unwrap();
     sweep(0);
@@ -279,7 +279,7 @@ fn the_arena_of_a_database_that_is_gone_for_a_day_is_removed() {
         bed.arenas.path(),
         start + gone::KEPT * 5 - Duration::from_secs(1),
     );
-    assert_eq!(bed.arenas(), 2, "less than a day");
+    assert_eq!(bed.arenas(), 2, "less than a week");
     sweep(5);
     assert_eq!(bed.arenas(), 0);
 }
@@ -307,8 +307,8 @@ fn the_arena_of_a_database_that_cannot_be_looked_for_stays() {
         .unwrap();
     drop((place, arena));
     let start = gone::since_boot();
-    for days in [0, 2] {
-        gone::remove_gone(bed.arenas.path(), start + gone::KEPT * days);
+    for weeks in [0, 2] {
+        gone::remove_gone(bed.arenas.path(), start + gone::KEPT * weeks);
         assert_eq!(bed.arenas(), 2);
     }
 }
