@@ -7,9 +7,10 @@
 mod common;
 
 use common::simulated::{disk, looked_at_plainly, new_path, start};
-use common::{Dice, SAFE_MODES, check, number_from, open, set_mode};
+use common::{SAFE_MODES, check, number_from, open, set_mode};
 use mobifs_store::JournalOptions;
 use mobifs_testkit::crash::{Calls, Fault, Harm};
+use mobifs_testkit::random::Random;
 use rusqlite::{Connection, ErrorCode};
 
 const EIO: i32 = 5;
@@ -40,8 +41,8 @@ fn is_expected(error: &rusqlite::Error) -> bool {
 
 /// One history with one fault in it.
 fn history(seed: u64) {
-    let mut dice = Dice(seed);
-    let is_durable = dice.roll(2) == 0;
+    let mut dice = Random::new(seed);
+    let is_durable = dice.below(2) == 0;
     let journal = JournalOptions {
         journal_bytes: 256 << 10,
         direct_bytes_max: Some(65_536),
@@ -54,17 +55,17 @@ fn history(seed: u64) {
     connection
         .execute_batch("PRAGMA cache_size=4; PRAGMA synchronous=FULL")
         .unwrap();
-    set_mode(&connection, SAFE_MODES[dice.roll(4) as usize]);
+    set_mode(&connection, SAFE_MODES[dice.below(4) as usize]);
     let create = "CREATE TABLE t(a INTEGER PRIMARY KEY, n INTEGER, b BLOB);
                   INSERT INTO t VALUES (1, 0, 0), (2, 0, 0), (3, 0, 0), (4, 0, 0), (5, 0, 0)";
     connection.execute_batch(create).unwrap();
     let all = [Calls::All, Calls::Changes, Calls::Journal, Calls::Syncs];
     let fault = Fault {
-        first: 1 + dice.roll(60),
-        count: [1, 3, u64::MAX][dice.roll(3) as usize],
-        calls: all[dice.roll(4) as usize],
-        errno: [EIO, ENOSPC][dice.roll(2) as usize],
-        harm: [Harm::Nothing, Harm::Half, Harm::Everything][dice.roll(3) as usize],
+        first: 1 + dice.below(60),
+        count: [1, 3, u64::MAX][dice.below(3) as usize],
+        calls: all[dice.below(4) as usize],
+        errno: [EIO, ENOSPC][dice.below(2) as usize],
+        harm: [Harm::Nothing, Harm::Half, Harm::Everything][dice.below(3) as usize],
     };
     lower.set_fault(Some(Fault {
         first: lower.calls() + fault.first,
@@ -73,7 +74,7 @@ fn history(seed: u64) {
     let mut committed = 0;
     let mut failed = Vec::new();
     for number in 1..15 {
-        let bytes = dice.roll(3000);
+        let bytes = dice.below(3000);
         let update = format!("UPDATE t SET n = {number}, b = randomblob({bytes})");
         match connection.execute_batch(&update) {
             Ok(()) => committed = number,
@@ -82,7 +83,7 @@ fn history(seed: u64) {
                 failed.push(number);
             }
         }
-        if dice.roll(4) == 0 {
+        if dice.below(4) == 0 {
             let checkpoint = connection.query_row("PRAGMA mobifs_checkpoint", [], |_| Ok(()));
             if let Err(error) = checkpoint {
                 assert!(is_expected(&error), "{fault:?}: {error}");

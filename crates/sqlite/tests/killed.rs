@@ -10,9 +10,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::{
-    Dice, Place, SAFE_MODES, check, child, count, is_ordinary, make_table, number_from, open,
-    plain, purpose, set_mode,
+    Place, SAFE_MODES, check, child, count, is_ordinary, make_table, number_from, open, plain,
+    purpose, set_mode,
 };
+use mobifs_testkit::random::Random;
 use rusqlite::Connection;
 
 /// Number of the last transaction. Each one replaces all rows, so that half a transaction
@@ -87,7 +88,7 @@ fn works_again(path: &Path, modes: &str, parameters: &str) {
 #[test]
 fn no_committed_transaction_is_lost() {
     let kills = number_from("MOBIFS_KILLS", 24);
-    let mut dice = Dice(number_from("MOBIFS_KILL_SEED", 1));
+    let mut dice = Random::new(number_from("MOBIFS_KILL_SEED", 1));
     let mut done = 0;
     while done < kills {
         let place = Place::new();
@@ -96,9 +97,9 @@ fn no_committed_transaction_is_lost() {
             .execute_batch("CREATE TABLE t(a INTEGER PRIMARY KEY, b INTEGER, c TEXT)")
             .unwrap();
         setup.close().unwrap();
-        let mode = match SAFE_MODES[dice.roll(4) as usize] {
+        let mode = match SAFE_MODES[dice.below(4) as usize] {
             "wal" => "wal/wal".to_owned(),
-            first => format!("{first}/{}", SAFE_MODES[dice.roll(3) as usize]),
+            first => format!("{first}/{}", SAFE_MODES[dice.below(3) as usize]),
         };
         let parameters = [
             "",
@@ -106,10 +107,10 @@ fn no_committed_transaction_is_lost() {
             "&age_max_ms=20",
             "&journal_bytes=64KiB",
         ];
-        let parameters = parameters[dice.roll(4) as usize];
+        let parameters = parameters[dice.below(4) as usize];
         let mut committed = 0;
         for _ in 0..8 {
-            let after = Duration::from_micros(dice.roll(150_000));
+            let after = Duration::from_micros(dice.below(150_000));
             committed = kill_once(
                 &place.path(),
                 &format!("{mode} {parameters}"),
@@ -117,7 +118,7 @@ fn no_committed_transaction_is_lost() {
                 committed,
             );
             done += 1;
-            if dice.roll(3) == 0 {
+            if dice.below(3) == 0 {
                 // Another program reads in between.
                 let connection = place.open("");
                 let found = state(&connection);

@@ -23,9 +23,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::simulated::{cut_image, disk, looked_at_plainly, new_path, start};
-use common::{Dice, SAFE_MODES, check, number_from, open, set_mode};
+use common::{SAFE_MODES, check, number_from, open, set_mode};
 use mobifs_store::JournalOptions;
 use mobifs_testkit::crash::CrashLower;
+use mobifs_testkit::random::Random;
 use mobifs_volume::Volume;
 use rusqlite::Connection;
 
@@ -50,9 +51,9 @@ type Cuts = Arc<Mutex<Vec<Cut>>>;
 fn cut_now_and_then(lower: &CrashLower, progress: &Arc<Progress>, cuts: &Cuts, how: (u64, u32)) {
     let (progress, cuts) = (Arc::clone(progress), Arc::clone(cuts));
     let (seed, depth) = how;
-    let mut dice = Dice(seed);
+    let mut dice = Random::new(seed);
     lower.set_hook(Box::new(move |_, lower| {
-        if dice.roll(if depth == 0 { 3 } else { 12 }) > 0 {
+        if dice.below(if depth == 0 { 3 } else { 12 }) > 0 {
             return;
         }
         let promised = progress.promised.load(Ordering::SeqCst);
@@ -95,10 +96,10 @@ fn transaction(
     connection: &Connection,
     last: i64,
     number: i64,
-    dice: &mut Dice,
+    dice: &mut Random,
 ) -> rusqlite::Result<()> {
-    let rows = 2 + dice.roll(30);
-    let bytes = 1 + dice.roll(400);
+    let rows = 2 + dice.below(30);
+    let bytes = 1 + dice.below(400);
     connection
         .execute_batch("BEGIN IMMEDIATE; CREATE TABLE IF NOT EXISTS m(n INTEGER, rows INTEGER)")?;
     let query = "SELECT coalesce(max(n), 0) FROM m";
@@ -134,20 +135,20 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(seed: u64, dice: &mut Dice) -> Self {
-        let direct = [0, 4096, 65_536, u64::MAX][dice.roll(4) as usize];
+    fn new(seed: u64, dice: &mut Random) -> Self {
+        let direct = [0, 4096, 65_536, u64::MAX][dice.below(4) as usize];
         Self {
             seed,
-            modes: match SAFE_MODES[dice.roll(4) as usize] {
+            modes: match SAFE_MODES[dice.below(4) as usize] {
                 // This one is the database's.
                 "wal" => ["wal"; 2],
-                first => [first, ROLLBACK_MODES[dice.roll(3) as usize]],
+                first => [first, ROLLBACK_MODES[dice.below(3) as usize]],
             },
-            is_durable: dice.roll(2) == 0,
-            page_bytes: [512, 1024, 4096][dice.roll(3) as usize],
-            log_pages: [1, 20, 1000][dice.roll(3) as usize],
+            is_durable: dice.below(2) == 0,
+            page_bytes: [512, 1024, 4096][dice.below(3) as usize],
+            log_pages: [1, 20, 1000][dice.below(3) as usize],
             journal: JournalOptions {
-                journal_bytes: [64 << 10, 256 << 10, 1 << 20][dice.roll(3) as usize],
+                journal_bytes: [64 << 10, 256 << 10, 1 << 20][dice.below(3) as usize],
                 direct_bytes_max: Some(direct),
                 ..JournalOptions::default()
             },
@@ -193,21 +194,21 @@ impl Drop for EndOfInterference<'_> {
 }
 
 /// Ends the engine's transactions at any moment, until `stop` is set.
-fn interfere(volume: &Volume, is_over: &AtomicBool, mut dice: Dice) {
+fn interfere(volume: &Volume, is_over: &AtomicBool, mut dice: Random) {
     while !is_over.load(Ordering::Relaxed) {
-        match dice.roll(12) {
+        match dice.below(12) {
             0..4 => volume.close_app("."),
             4..8 => drop(volume.commit_next()),
             8 => drop(volume.sync_app(None, true)),
             9 => volume.do_housekeeping(),
-            _ => std::thread::sleep(Duration::from_micros(dice.roll(300))),
+            _ => std::thread::sleep(Duration::from_micros(dice.below(300))),
         }
     }
 }
 
 /// One history with all its cuts; how many there were.
 fn history(seed: u64) -> u64 {
-    let mut dice = Dice(seed);
+    let mut dice = Random::new(seed);
     let plan = Plan::new(seed, &mut dice);
     let lower = disk();
     let (progress, cuts) = (Arc::new(Progress::default()), Cuts::default());
@@ -221,23 +222,23 @@ fn history(seed: u64) -> u64 {
         std::thread::scope(|scope| {
             // Also where an assertion fails.
             let _ends = EndOfInterference(&is_over);
-            let other = Dice(dice.roll(u64::MAX));
+            let other = Random::new(dice.below(u64::MAX));
             scope.spawn(|| interfere(&alive.volume, &is_over, other));
             for _ in 0..8 {
                 number += 1;
                 progress.begun.store(number, Ordering::SeqCst);
-                let connection = &connections[dice.roll(2) as usize];
+                let connection = &connections[dice.below(2) as usize];
                 transaction(connection, number - 1, number, &mut dice).unwrap();
                 let checkpoint =
                     || connection.query_row("PRAGMA mobifs_checkpoint", [], |_| Ok(()));
-                if !plan.is_durable && dice.roll(4) == 0 {
+                if !plan.is_durable && dice.below(4) == 0 {
                     checkpoint().unwrap();
                     progress.promised.store(number, Ordering::SeqCst);
                 }
                 if plan.is_durable {
                     progress.promised.store(number, Ordering::SeqCst);
                 }
-                if dice.roll(10) == 0 {
+                if dice.below(10) == 0 {
                     connection.execute_batch("VACUUM").unwrap();
                 }
                 verified += verify_all(&plan, &cuts, &mut dice);
@@ -252,7 +253,7 @@ fn history(seed: u64) -> u64 {
     verified
 }
 
-fn verify_all(plan: &Plan, cuts: &Cuts, dice: &mut Dice) -> u64 {
+fn verify_all(plan: &Plan, cuts: &Cuts, dice: &mut Random) -> u64 {
     let mut verified = 0;
     loop {
         let cut = cuts.lock().unwrap().pop();
@@ -262,7 +263,7 @@ fn verify_all(plan: &Plan, cuts: &Cuts, dice: &mut Dice) -> u64 {
     }
 }
 
-fn verify(plan: &Plan, cut: Cut, cuts: &Cuts, dice: &mut Dice) {
+fn verify(plan: &Plan, cut: Cut, cuts: &Cuts, dice: &mut Random) {
     let possible = cut.promised..=cut.begun;
     if let Some(found) = looked_at_plainly(&cut.lower, state) {
         assert!(
@@ -274,9 +275,9 @@ fn verify(plan: &Plan, cut: Cut, cuts: &Cuts, dice: &mut Dice) {
         promised: cut.promised.into(),
         begun: cut.begun.into(),
     });
-    let is_cut_again = cut.depth < 3 && dice.roll(6) == 0;
+    let is_cut_again = cut.depth < 3 && dice.below(6) == 0;
     if is_cut_again {
-        let how = (dice.roll(u64::MAX), cut.depth + 1);
+        let how = (dice.below(u64::MAX), cut.depth + 1);
         cut_now_and_then(&cut.lower, &progress, cuts, how);
     }
     let alive = start(&cut.lower, &plan.journal, new_path()).unwrap();
@@ -287,11 +288,11 @@ fn verify(plan: &Plan, cut: Cut, cuts: &Cuts, dice: &mut Dice) {
         possible.contains(&found),
         "{found} not in {possible:?}, cut {depth} deep, {plan:?}"
     );
-    if dice.roll(5) == 0 {
+    if dice.below(5) == 0 {
         // Life goes on.
         let next = cut.begun + 1;
         progress.begun.store(next, Ordering::SeqCst);
-        let connection = &connections[dice.roll(2) as usize];
+        let connection = &connections[dice.below(2) as usize];
         transaction(connection, found, next, dice).unwrap();
         found = next;
     }
@@ -324,10 +325,10 @@ fn a_power_cut_leaves_a_database_that_existed() {
 
 /// One history of transactions over two databases, on disks that lose power together.
 fn joint_history(seed: u64) -> u64 {
-    let mut dice = Dice(seed);
+    let mut dice = Random::new(seed);
     let plan = Plan {
         // In the other modes SQLite does not promise it.
-        modes: [ROLLBACK_MODES[dice.roll(3) as usize]; 2],
+        modes: [ROLLBACK_MODES[dice.below(3) as usize]; 2],
         ..Plan::new(seed, &mut dice)
     };
     let (lowers, paths) = ([disk(), disk()], [new_path(), new_path()]);
@@ -348,7 +349,7 @@ fn joint_history(seed: u64) -> u64 {
     }
     for lower in &lowers {
         let (lowers, progress, cuts) = (lowers.clone(), Arc::clone(&progress), Arc::clone(&cuts));
-        let mut dice = Dice(dice.roll(u64::MAX));
+        let mut dice = Random::new(dice.below(u64::MAX));
         lower.set_hook(Box::new(move |_, _| {
             let (promised, begun) = (&progress.promised, &progress.begun);
             let cut = lowers.each_ref().map(|lower| Cut {
@@ -368,8 +369,8 @@ fn joint_history(seed: u64) -> u64 {
         connection.execute_batch(&both).unwrap();
         // Committed in both, whatever their class.
         progress.promised.store(number, Ordering::SeqCst);
-        if dice.roll(3) == 0 {
-            alive[dice.roll(2) as usize]
+        if dice.below(3) == 0 {
+            alive[dice.below(2) as usize]
                 .volume
                 .sync_app(None, true)
                 .unwrap();

@@ -16,7 +16,8 @@ mod common;
 
 use common::programs::{Actor, serve};
 use common::stateful::World;
-use common::{Dice, number_from, purpose};
+use common::{number_from, purpose};
+use mobifs_testkit::random::Random;
 
 /// Not a test: one of the programs.
 #[test]
@@ -33,7 +34,7 @@ fn the_vfs_does_what_plain_sqlite_does() {
     let (mut calls, mut full_closes, mut marks_left, mut joint_kills) = (0, 0, 0, 0);
     for number in 0..histories {
         let seed = seed.wrapping_mul(1_000_003) + number;
-        let mut world = World::new(Dice(seed), &|| Actor::start("one_of_the_programs"));
+        let mut world = World::new(Random::new(seed), &|| Actor::start("one_of_the_programs"));
         for _ in 0..60 {
             world.step();
         }

@@ -11,6 +11,8 @@ mod arena;
 mod clock;
 mod config;
 mod fault_points;
+#[cfg(test)]
+mod fixtures;
 mod forecast;
 mod heap;
 mod last_commit;

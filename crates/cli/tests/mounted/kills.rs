@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use mobifs_numerics::Random;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fixture::{Fixture, IN_USE, PROGRAM, fails, message, mobifs, needs_mounts, succeeds};
-use crate::loads::{self, Check, Load, Random};
+use crate::loads::{self, Check, Load};
 
 const CONFIG: &str = "
 [defaults]

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use mobifs_numerics::Random;
 use rustix::fs::{
     Advice, AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RawDir, XattrFlags,
 };
@@ -44,30 +45,8 @@ pub(crate) fn available() -> Vec<(&'static str, Load)> {
     loads
 }
 
-/// Numbers that look random (splitmix64).
-#[derive(Clone, Copy)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) const fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.next() as u8).collect()
-    }
+fn bytes(random: &mut Random, count: usize) -> Vec<u8> {
+    (0..count).map(|_| random.next_u64() as u8).collect()
 }
 
 fn goes_on(stop: &AtomicBool) -> bool {
@@ -116,19 +95,19 @@ fn write_anywhere(directory: &Path, stop: &AtomicBool, mut random: Random) -> Ch
             0..4 => {
                 let most = if random.below(20) == 0 { 2 << 20 } else { 9000 };
                 let length = 1 + random.below(most);
-                let data = random.bytes(length as usize);
+                let data = bytes(&mut random, length as usize);
                 let offset = offset.min(FILE_BYTES_MAX);
                 file.write_all_at(&data, offset).unwrap();
                 put(&mut expected, offset, &data);
             }
             4 => {
-                let data = random.bytes(3000);
+                let data = bytes(&mut random, 3000);
                 let mut appending = open(OFlags::APPEND);
                 appending.write_all(&data).unwrap();
                 expected.extend(&data);
             }
             5 => {
-                let data = random.bytes(500);
+                let data = bytes(&mut random, 500);
                 open(OFlags::SYNC).write_all_at(&data, offset).unwrap();
                 put(&mut expected, offset, &data);
             }
@@ -193,7 +172,7 @@ fn write_durably(directory: &Path, stop: &AtomicBool, mut random: Random) -> Che
     let mut round = 0_u64;
     while goes_on(stop) {
         let name = format!("f{}", random.below(5));
-        let content = format!("{round} {}", random.next());
+        let content = format!("{round} {}", random.next_u64());
         let temporary = directory.join("new");
         let mut file = File::create(&temporary).unwrap();
         file.write_all(content.as_bytes()).unwrap();
@@ -337,7 +316,7 @@ fn use_deleted(directory: &Path, stop: &AtomicBool, mut random: Random) -> Check
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).open(&path);
         let file = file.unwrap();
-        let mut expected = random.bytes(20_000);
+        let mut expected = bytes(&mut random, 20_000);
         file.write_all_at(&expected, 0).unwrap();
         fs::remove_file(&path).unwrap();
         use_open(&file, &mut expected, &mut random);
@@ -352,7 +331,7 @@ fn use_unnamed(directory: &Path, stop: &AtomicBool, mut random: Random) -> Check
         let mode = Mode::RUSR | Mode::WUSR;
         let file = rustix::fs::open(directory, flags, mode).unwrap();
         let file = File::from(file);
-        let mut expected = random.bytes(20_000);
+        let mut expected = bytes(&mut random, 20_000);
         file.write_all_at(&expected, 0).unwrap();
         use_open(&file, &mut expected, &mut random);
         if random.below(2) == 0 {
@@ -368,7 +347,7 @@ fn use_unnamed(directory: &Path, stop: &AtomicBool, mut random: Random) -> Check
 
 fn use_open(file: &File, expected: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..random.below(10) {
-        let data = random.bytes(5000);
+        let data = bytes(random, 5000);
         let offset = random.below(30_000);
         file.write_all_at(&data, offset).unwrap();
         put(expected, offset, &data);
@@ -407,7 +386,7 @@ fn write_mapped(directory: &Path, stop: &AtomicBool, mut random: Random) -> Chec
     let address = address.unwrap();
     let mut expected = vec![0_u8; BYTES];
     while goes_on(stop) {
-        let data = random.bytes(700);
+        let data = bytes(&mut random, 700);
         let offset = random.below((BYTES - data.len()) as u64) as usize;
         expected[offset..offset + data.len()].copy_from_slice(&data);
         // SAFETY: inside the mapping, which only this thread uses.
@@ -502,7 +481,7 @@ fn use_git(directory: &Path, stop: &AtomicBool, mut random: Random) -> Check {
     let mut commits = 0;
     while goes_on(stop) {
         let name = format!("f{}", random.below(10));
-        fs::write(directory.join(&name), random.bytes(2000)).unwrap();
+        fs::write(directory.join(&name), bytes(&mut random, 2000)).unwrap();
         git(directory, &["add", "--all"]);
         git(directory, &["commit", "--quiet", "--message", "m"]);
         commits += 1;

@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use mobifs_numerics::Random;
 use mobifs_volume::{FAULT_POINTS, FAULTS};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fixture::{Fixture, PROGRAM, needs_mounts, snapshot, succeeds, wait_until};
 use crate::kills::kill;
-use crate::loads::Random;
 
 /// Nothing is committed by itself: what is found afterwards was committed by the last process.
 const CONFIG: &str = "

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use mobifs_numerics::Random;
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, XattrFlags};
 use serde_json::Value;
 
@@ -16,7 +17,6 @@ use crate::fixture::{
     needs_mounts, snapshot, succeeds,
 };
 use crate::kills::kill;
-use crate::loads::Random;
 
 fn trace(words: &[&str], file: &Path) -> Output {
     let words: Vec<&str> = ["trace"].iter().chain(words).copied().collect();

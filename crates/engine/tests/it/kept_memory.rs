@@ -3,8 +3,9 @@
 //! wait for memory: they took the kept part, and exceeded the budget by any multiple of the budget
 //! although everything could be committed.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+use mobifs_numerics::Random;
 
-use crate::support::{Bed, Dice, ROOT};
+use crate::support::{Bed, ROOT};
 use mobifs_base::{DeviceNumber, FileKind, ObjectId};
 use mobifs_engine::{
     AppPolicy, AttributeChange, Caller, Limits, Need, NodeSpec, RemovalMemory, SetIdBits, Stop,
@@ -34,7 +35,7 @@ fn fits<T: std::fmt::Debug>(outcome: Result<T, Stop>) -> bool {
 
 struct World {
     bed: Bed,
-    dice: Dice,
+    dice: Random,
     greedy: ObjectId,
     /// A file of the greedy app, and what it has deleted and still uses.
     file: ObjectId,
@@ -67,7 +68,7 @@ impl World {
         bed.engine.set_memory_budget(BUDGET_BYTES);
         Self {
             bed,
-            dice: Dice(seed),
+            dice: Random::new(seed),
             greedy,
             file,
             file_name: "file".to_owned(),
@@ -126,7 +127,7 @@ impl World {
 
     /// The greedy app does as much as it can; whether it could.
     fn be_greedy(&mut self) -> bool {
-        match self.dice.roll(32) {
+        match self.dice.below(32) {
             4 => self.make(self.greedy, FileKind::Regular).is_some(),
             5..9 if self.is_full => {
                 let before = self.old_files;
@@ -141,12 +142,12 @@ impl World {
             }
             0..31 => {
                 // Whole pages: no store is there that could be asked for the rest of one.
-                let bytes = (1 + self.dice.roll(16)) * PAGE_BYTES;
+                let bytes = (1 + self.dice.below(16)) * PAGE_BYTES;
                 let has_written = self.write(self.file, self.end, bytes as usize);
                 self.end += bytes;
                 has_written
             }
-            31 if self.dice.roll(8) == 0 => {
+            31 if self.dice.below(8) == 0 => {
                 let Some(other) = self.make(self.greedy, FileKind::Regular) else {
                     return false;
                 };
@@ -161,7 +162,7 @@ impl World {
             _ => {
                 let moment = self.bed.moment();
                 let change = AttributeChange {
-                    size: Some(self.dice.roll(self.end / PAGE_BYTES + 1) * PAGE_BYTES),
+                    size: Some(self.dice.below(self.end / PAGE_BYTES + 1) * PAGE_BYTES),
                     ..AttributeChange::default()
                 };
                 let engine = &mut self.bed.engine;
@@ -172,7 +173,7 @@ impl World {
 
     fn be_small(&mut self, which: usize) -> bool {
         let (app, file) = self.small[which];
-        match self.dice.roll(5) {
+        match self.dice.below(5) {
             0 => self.make(app, FileKind::Regular).is_some(),
             1 => self.make(app, FileKind::Symlink).is_some(),
             2 => {
@@ -214,7 +215,7 @@ fn the_budget_holds_and_small_apps_find_memory_whatever_a_large_one_does() {
         // What the small apps have taken since the last commit, at most.
         let mut small_bytes = 0;
         for step in 0..400 {
-            match world.dice.roll(400) {
+            match world.dice.below(400) {
                 0 => {
                     world.commit();
                     small_bytes = 0;
@@ -227,7 +228,7 @@ fn the_budget_holds_and_small_apps_find_memory_whatever_a_large_one_does() {
                 }
                 // With its bytes in deleted files the large app counts as a small one itself.
                 _ if small_bytes + SMALL_BYTES <= KEPT_BYTES && world.deleted.is_empty() => {
-                    let which = world.dice.roll(SMALL_APPS as u64) as usize;
+                    let which = world.dice.below(SMALL_APPS as u64) as usize;
                     assert!(
                         world.be_small(which),
                         "seed {seed}, step {step}: no memory for a small app, {small_bytes} of \

@@ -1,8 +1,9 @@
 //! The engine's side of the contract of [`mobifs_base::room`]: whatever programs do, a transaction
 //! that is handed out was promised all the room that a store may need for it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+use mobifs_numerics::Random;
 
-use crate::support::{Bed, Dice, ROOT};
+use crate::support::{Bed, ROOT};
 use mobifs_base::{DeviceNumber, FileKind, ObjectId, PAGE_BYTES_U64, Room};
 use mobifs_engine::{
     AllocateMode, AttributeChange, Caller, Commit, FsError, NodeSpec, RemovalMemory, RenameMode,
@@ -47,7 +48,7 @@ fn check(commit: &Commit) {
 /// Two apps with programs that do anything, and commits that may find no room.
 struct History {
     bed: Bed,
-    dice: Dice,
+    dice: Random,
     directories: [ObjectId; 3],
     unnamed: Vec<ObjectId>,
     /// How often each operation was carried out.
@@ -68,7 +69,7 @@ impl History {
             .unwrap();
         Self {
             bed,
-            dice: Dice(seed),
+            dice: Random::new(seed),
             directories: [app, inside, other],
             unnamed: Vec::new(),
             done: [0; OPERATIONS as usize],
@@ -76,17 +77,17 @@ impl History {
     }
 
     fn directory(&mut self) -> ObjectId {
-        self.directories[self.dice.roll(3) as usize]
+        self.directories[self.dice.below(3) as usize]
     }
 
     fn name(&mut self) -> &'static [u8] {
-        NAMES[self.dice.roll(NAMES.len() as u64) as usize].as_bytes()
+        NAMES[self.dice.below(NAMES.len() as u64) as usize].as_bytes()
     }
 
     /// A file with a name, or one without.
     fn file(&mut self) -> Result<ObjectId, Stop> {
-        if !self.unnamed.is_empty() && self.dice.roll(4) == 0 {
-            let which = self.dice.roll(self.unnamed.len() as u64);
+        if !self.unnamed.is_empty() && self.dice.below(4) == 0 {
+            let which = self.dice.below(self.unnamed.len() as u64);
             return Ok(self.unnamed[which as usize]);
         }
         let (parent, name) = (self.directory(), self.name());
@@ -95,10 +96,10 @@ impl History {
 
     /// Some bytes, of whole pages or not.
     fn range(&mut self) -> (u64, u64) {
-        let unit = [1, PAGE_BYTES_U64][self.dice.roll(2) as usize];
-        let (start, length) = (self.dice.roll(PAGES), 1 + self.dice.roll(6));
-        let rest = self.dice.roll(PAGE_BYTES_U64) / unit;
-        let bytes = length * PAGE_BYTES_U64 - self.dice.roll(PAGE_BYTES_U64) / unit;
+        let unit = [1, PAGE_BYTES_U64][self.dice.below(2) as usize];
+        let (start, length) = (self.dice.below(PAGES), 1 + self.dice.below(6));
+        let rest = self.dice.below(PAGE_BYTES_U64) / unit;
+        let bytes = length * PAGE_BYTES_U64 - self.dice.below(PAGE_BYTES_U64) / unit;
         (start * PAGE_BYTES_U64 + rest, bytes)
     }
 
@@ -118,7 +119,7 @@ impl History {
     fn rename(&mut self) -> Result<(), Stop> {
         let from = (self.directory(), self.name());
         let to = (self.directory(), self.name());
-        let mode = match self.dice.roll(3) {
+        let mode = match self.dice.below(3) {
             0 => RenameMode::Replace,
             1 => RenameMode::Exchange,
             _ => RenameMode::Whiteout(CALLER),
@@ -128,8 +129,8 @@ impl History {
 
     fn allocate(&mut self) -> Result<(), Stop> {
         let id = self.file()?;
-        let keep_size = self.dice.roll(2) == 0;
-        let mode = match self.dice.roll(4) {
+        let keep_size = self.dice.below(2) == 0;
+        let mode = match self.dice.below(4) {
             0 => AllocateMode::ZeroRange { keep_size },
             1 => AllocateMode::PunchHole,
             _ => AllocateMode::Allocate { keep_size },
@@ -141,7 +142,7 @@ impl History {
 
     fn write(&mut self) -> Result<(), Stop> {
         let id = self.file()?;
-        let (first, pages) = (self.dice.roll(PAGES), 1 + self.dice.roll(3));
+        let (first, pages) = (self.dice.below(PAGES), 1 + self.dice.below(3));
         let data = vec![7; (pages * PAGE_BYTES_U64) as usize];
         let at = WriteAt::Offset(first * PAGE_BYTES_U64);
         let moment = self.bed.moment();
@@ -166,7 +167,7 @@ impl History {
 
     fn set_xattr(&mut self) -> Result<(), Stop> {
         let id = self.file()?;
-        let (name, length) = (self.dice.roll(3), self.dice.roll(9000));
+        let (name, length) = (self.dice.below(3), self.dice.below(9000));
         let (name, value) = (format!("user.{name}"), vec![1; length as usize]);
         let (moment, mode) = (self.bed.moment(), XattrMode::Any);
         let engine = &mut self.bed.engine;
@@ -195,7 +196,7 @@ impl History {
 
     /// Commits one transaction, or finds that there is no room.
     fn commit(&mut self) -> Result<(), Stop> {
-        let fails = self.dice.roll(3) == 0;
+        let fails = self.dice.below(3) == 0;
         let commit = self.bed.engine.next_commit(None);
         let commit = commit.ok_or(FsError::NotFound)?;
         check(&commit);
@@ -210,8 +211,8 @@ impl History {
 
     fn step(&mut self) {
         self.bed.now_ms += 1;
-        let which = self.dice.roll(OPERATIONS);
-        let size = self.dice.roll(PAGES * PAGE_BYTES_U64);
+        let which = self.dice.below(OPERATIONS);
+        let size = self.dice.below(PAGES * PAGE_BYTES_U64);
         let done = match which {
             0 | 1 => self.make(FileKind::Regular),
             2 => self.make(FileKind::Symlink),

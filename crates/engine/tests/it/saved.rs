@@ -2,9 +2,10 @@
 //! handed out is all there is.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
+use mobifs_numerics::Random;
 use std::collections::BTreeMap;
 
-use crate::support::{Bed, Dice, ROOT, root};
+use crate::support::{Bed, ROOT, root};
 use mobifs_base::{ObjectId, Page, PageContent};
 use mobifs_engine::persist::{Key, Kind, RestartImage};
 use mobifs_engine::{
@@ -219,27 +220,27 @@ fn an_image_without_one_of_its_ranges_is_refused() {
 }
 
 /// Changes the file in one of many ways; which file it is then.
-fn change(dice: &mut Dice, bed: &mut Bed, app: ObjectId, file: ObjectId) -> ObjectId {
-    let (at, length) = (dice.roll(64) * PAGE, (1 + dice.roll(8)) * PAGE);
-    match dice.roll(28) {
+fn change(dice: &mut Random, bed: &mut Bed, app: ObjectId, file: ObjectId) -> ObjectId {
+    let (at, length) = (dice.below(64) * PAGE, (1 + dice.below(8)) * PAGE);
+    match dice.below(28) {
         0..12 => {
-            let mode = [KEEP, ZERO, PUNCH][dice.roll(3) as usize];
+            let mode = [KEEP, ZERO, PUNCH][dice.below(3) as usize];
             allocate(bed, file, mode, at, length);
         }
         12..15 => resize(bed, file, at + length),
         15..18 => bed.write(file, at, &[7; 4096]),
         18..21 => drop(bed.engine.close_all()),
         21 => drop(bed.checkpoint()),
-        22..25 => set_xattr(bed, file, &dice.roll(3).to_string(), 10),
+        22..25 => set_xattr(bed, file, &dice.below(3).to_string(), 10),
         25 => {
-            let name = format!("user.{}", dice.roll(3));
+            let name = format!("user.{}", dice.below(3));
             let moment = bed.moment();
             // It may not be there.
             let _ = bed.engine.remove_xattr(moment, file, name.as_bytes());
         }
         _ => {
             bed.unlink(app, "file");
-            if dice.roll(2) == 0 {
+            if dice.below(2) == 0 {
                 bed.engine.forget(file, 1);
             }
             return bed.file(app, "file");
@@ -264,7 +265,7 @@ fn sources(engine: &Engine, file: ObjectId) -> Vec<(u8, usize)> {
 #[test]
 fn what_is_saved_step_by_step_is_everything() {
     for seed in 0..100 {
-        let mut dice = Dice(seed);
+        let mut dice = Random::new(seed);
         let mut bed = Bed::saved();
         let mut records = Records::default();
         let app = bed.directory(ROOT, "app");

@@ -165,19 +165,6 @@ pub fn number_from(variable: &str, otherwise: u64) -> u64 {
     value.map_or(otherwise, |value| value.parse().unwrap())
 }
 
-/// Numbers that look random (SplitMix64).
-pub struct Dice(pub u64);
-
-impl Dice {
-    pub fn roll(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % below
-    }
-}
-
 /// Makes the journal of a transaction over several databases beside one that is open, with the
 /// names of journals in it, as SQLite does before it commits there.
 #[allow(unsafe_code, reason = "SQLite's C interface")]

@@ -14,7 +14,8 @@ use mobifs_store::{Gate, JournalOptions, JournalStore};
 use mobifs_testkit::crash::{CrashLower, Effect, Fate};
 use mobifs_volume::{Config, Volume, VolumeOptions};
 
-use super::{Dice, plain};
+use super::plain;
+use mobifs_testkit::random::Random;
 
 const NAME: &[u8] = b"app.db";
 
@@ -148,10 +149,10 @@ pub fn disk() -> CrashLower {
 }
 
 /// What a cut right now leaves of the disk.
-pub fn cut_image(lower: &CrashLower, dice: &mut Dice) -> CrashLower {
-    let land_percent = [0, 10, 50, 90, 100][dice.roll(5) as usize];
+pub fn cut_image(lower: &CrashLower, dice: &mut Random) -> CrashLower {
+    let land_percent = [0, 10, 50, 90, 100][dice.below(5) as usize];
     lower.crash_image(&mut |_: &Effect| {
-        if dice.roll(100) < land_percent {
+        if dice.below(100) < land_percent {
             Fate::Land
         } else {
             Fate::Vanish

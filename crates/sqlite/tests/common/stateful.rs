@@ -10,7 +10,8 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 
 use super::programs::{Actor, Answer, is_root, run};
-use super::{Dice, SmallDisk, USER};
+use super::{SmallDisk, USER};
+use mobifs_testkit::random::Random;
 
 mod full;
 mod joint;
@@ -53,7 +54,7 @@ pub struct Finished {
 
 /// Two places with the same databases: one that MobiFS has, and the oracle's.
 pub struct World<'a> {
-    dice: Dice,
+    dice: Random,
     start: &'a dyn Fn() -> Actor,
     /// Where MobiFS has its databases, if that can be filled. Unmounted before the directory is removed.
     disk: Option<SmallDisk>,
@@ -72,15 +73,15 @@ pub struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    pub fn new(mut dice: Dice, start: &'a dyn Fn() -> Actor) -> Self {
+    pub fn new(mut dice: Random, start: &'a dyn Fn() -> Actor) -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
-        let mode = ["delete", "wal"][dice.roll(2) as usize];
+        let mode = ["delete", "wal"][dice.below(2) as usize];
         let mut disk = None;
         for side in ["mobifs", "plain"] {
             let place = directory.path().join(side);
             fs::create_dir(&place).unwrap();
-            if side == "mobifs" && dice.roll(2) == 0 {
+            if side == "mobifs" && dice.below(2) == 0 {
                 disk = SmallDisk::mount(&place);
             }
             give(&place);
@@ -132,15 +133,15 @@ impl<'a> World<'a> {
     /// One thing happens.
     pub fn step(&mut self) {
         self.number += 1;
-        let process = self.dice.roll(PROCESSES as u64 + 1) as usize;
-        let process = if process == PROCESSES && self.dice.roll(2) == 0 {
+        let process = self.dice.below(PROCESSES as u64 + 1) as usize;
+        let process = if process == PROCESSES && self.dice.below(2) == 0 {
             0
         } else {
             process
         };
-        let connection = self.dice.roll(CONNECTIONS as u64) as usize;
+        let connection = self.dice.below(CONNECTIONS as u64) as usize;
         let slot = (process, connection);
-        match self.dice.roll(100) {
+        match self.dice.below(100) {
             0..=2 => self.kill(process),
             3..=10 => self.burst(process),
             11..=16 => self.change_permissions(),
@@ -218,14 +219,14 @@ impl<'a> World<'a> {
     }
 
     fn open(&mut self, slot: (usize, usize)) {
-        let database = self.dice.roll(2) as usize;
+        let database = self.dice.below(2) as usize;
         self.open_one(slot, database);
     }
 
     fn open_one(&mut self, slot: (usize, usize), database: usize) {
         let is_foreign = slot.0 == PROCESSES;
         let is_alone = !self.is_open(database);
-        let parameters = match self.dice.roll(12) {
+        let parameters = match self.dice.below(12) {
             0 if is_alone => "&nolock=1",
             1 if is_alone => "&immutable=1",
             2 => "&mode=ro",
@@ -237,7 +238,7 @@ impl<'a> World<'a> {
             9 if !is_foreign => "&class=relaxed",
             _ => "",
         };
-        let flags = match self.dice.roll(4) {
+        let flags = match self.dice.below(4) {
             0 => OpenFlags::SQLITE_OPEN_READ_ONLY,
             1 => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NOFOLLOW,
             2 => OpenFlags::SQLITE_OPEN_READ_WRITE,
@@ -334,17 +335,17 @@ impl<'a> World<'a> {
     fn statement(&mut self, open: &mut Open) -> (String, Vec<usize>) {
         let number = self.number;
         let is_joint = open.databases.len() > 1;
-        let table = if is_joint && self.dice.roll(2) == 0 {
+        let table = if is_joint && self.dice.below(2) == 0 {
             "x.t"
         } else {
             "t"
         };
-        let rows = 1 + self.dice.roll(60);
+        let rows = 1 + self.dice.below(60);
         let many = format!(
             "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < {rows}) \
              INSERT INTO {table}(n, b) SELECT {number}, printf('%0900d', x) FROM c"
         );
-        let sql = match self.dice.roll(22) {
+        let sql = match self.dice.below(22) {
             0..=3 => format!("SELECT count(*), sum(n), max(a) FROM {table}"),
             4 | 5 => format!("INSERT INTO {table}(n, b) VALUES ({number}, 'one')"),
             6 => many,
@@ -357,7 +358,7 @@ impl<'a> World<'a> {
                 let modes = [
                     "delete", "truncate", "persist", "wal", "wal", "memory", "off",
                 ];
-                let mode = modes[self.dice.roll(7) as usize];
+                let mode = modes[self.dice.below(7) as usize];
                 format!("PRAGMA journal_mode={mode}")
             }
             14 if !open.in_transaction => {
@@ -366,7 +367,7 @@ impl<'a> World<'a> {
                     ["off", "normal", "full", "extra"][(number % 4) as usize]
                 )
             }
-            15 if !open.in_transaction && self.dice.roll(3) == 0 => {
+            15 if !open.in_transaction && self.dice.below(3) == 0 => {
                 open.is_exclusive = number.is_multiple_of(2);
                 let mode = if open.is_exclusive {
                     "exclusive"
@@ -409,7 +410,7 @@ impl<'a> World<'a> {
         if others_unlocked || ((open.has_no_locks || open.is_immutable) && !is_alone(&open)) {
             return self.close(slot);
         }
-        if open.databases.len() == 1 && !open.in_transaction && self.dice.roll(8) == 0 {
+        if open.databases.len() == 1 && !open.in_transaction && self.dice.below(8) == 0 {
             return self.attach(slot);
         }
         let (sql, databases) = self.statement(&mut open);
@@ -481,7 +482,7 @@ impl<'a> World<'a> {
     }
 
     fn burst(&mut self, process: usize) {
-        let database = self.dice.roll(2) as usize;
+        let database = self.dice.below(2) as usize;
         let users = self.open.iter();
         let users = users.filter(|(_, open)| open.databases.contains(&database));
         let is_divided = |open: &Open| open.is_unsafe && open.in_transaction;
@@ -490,16 +491,16 @@ impl<'a> World<'a> {
             return;
         }
         let slots: Vec<_> = slots.into_iter().copied().collect();
-        if !slots.is_empty() && self.dice.roll(3) > 0 {
+        if !slots.is_empty() && self.dice.below(3) > 0 {
             return;
         }
         for slot in slots {
             self.close(slot);
         }
-        let rounds = 1 + self.dice.roll(4);
-        let threads = 2 + self.dice.roll(3);
+        let rounds = 1 + self.dice.below(4);
+        let threads = 2 + self.dice.below(3);
         let number = self.number;
-        let sql = match self.dice.roll(3) {
+        let sql = match self.dice.below(3) {
             0 => "SELECT count(*) FROM t".to_owned(),
             1 => format!("INSERT INTO t(n, b) VALUES ({number}, 'burst')"),
             _ => format!("PRAGMA journal_mode; INSERT INTO t(n, b) VALUES ({number}, 'burst')"),
@@ -558,7 +559,7 @@ impl<'a> World<'a> {
     /// is killed; then it goes on with its cache, or is refused.
     fn kill_beside_a_stale_reader(&mut self, process: usize, connection: usize) {
         let (slot, knows) = ((process, connection), (PROCESSES, connection));
-        let database = self.dice.roll(2) as usize;
+        let database = self.dice.below(2) as usize;
         for slot in [knows, slot] {
             if !self.open.contains_key(&slot) {
                 self.open_one(slot, database);
@@ -602,7 +603,7 @@ impl<'a> World<'a> {
             return;
         }
         let number = self.number;
-        let rows = 1 + self.dice.roll(200);
+        let rows = 1 + self.dice.below(200);
         let also = if open.databases.len() > 1 {
             format!("UPDATE x.t SET n = {number}; INSERT INTO x.t(n, b) VALUES ({number}, 'both');")
         } else {
@@ -614,7 +615,7 @@ impl<'a> World<'a> {
              INSERT INTO t(n, b) SELECT {number}, printf('%0900d', x) FROM c; {also} COMMIT"
         );
         let call = json!({ "do": "run", "connection": connection, "sql": sql, "alone": true });
-        let patience = Duration::from_micros(self.dice.roll(20_000));
+        let patience = Duration::from_micros(self.dice.below(20_000));
         self.finished.calls += 1;
         self.steps
             .push(format!("{process}: {call}, killed after {patience:?}"));
@@ -622,7 +623,7 @@ impl<'a> World<'a> {
         let answer = self.end_in_a_call(process, &call, is_joint, patience);
         let before: Vec<Looked> = (0..2).map(|it| self.look_through(1, it)).collect();
         // Each is opened alone, whichever comes first.
-        let first = self.dice.roll(2) as usize;
+        let first = self.dice.below(2) as usize;
         let mut found = [first, 1 - first].map(|it| self.look_through(0, it));
         if first == 1 {
             found.reverse();
@@ -678,11 +679,11 @@ impl<'a> World<'a> {
         if !is_root() || !self.open.is_empty() || self.is_unclean != [false; 2] {
             return;
         }
-        let directory = [0o755, 0o755, 0o555][self.dice.roll(3) as usize];
-        let file = [0o644, 0o644, 0o444, 0o666][self.dice.roll(4) as usize];
+        let directory = [0o755, 0o755, 0o555][self.dice.below(3) as usize];
+        let file = [0o644, 0o644, 0o444, 0o666][self.dice.below(4) as usize];
         let owners = [USER, USER, 0];
-        let owner = owners[self.dice.roll(3) as usize];
-        let place_owner = owners[self.dice.roll(3) as usize];
+        let owner = owners[self.dice.below(3) as usize];
+        let place_owner = owners[self.dice.below(3) as usize];
         self.steps.push(format!(
             "{directory:o} of {place_owner}, files {file:o} of {owner}"
         ));
@@ -722,7 +723,7 @@ impl<'a> World<'a> {
         for side in 0..2 {
             (0..2).for_each(|database| give_companions(&self.path(side, database)));
         }
-        let database = self.dice.roll(2) as usize;
+        let database = self.dice.below(2) as usize;
         self.close_last_on_a_full_disk(database);
         self.clean();
         for database in 0..2 {

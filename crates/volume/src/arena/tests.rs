@@ -1,6 +1,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use mobifs_numerics::Random;
+
 use super::records::RawKey;
 use super::*;
 
@@ -9,34 +11,21 @@ type Model = BTreeMap<(u8, u64, u64), Vec<u8>>;
 /// A change of a batch: a key and its new value, or none.
 type Change = ((u8, u64, u64), Option<Vec<u8>>);
 
-/// Numbers that look random (SplitMix64).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % below
-    }
-
-    fn batch(&mut self) -> Vec<Change> {
-        let changes = 1 + self.roll(6);
-        (0..changes)
-            .map(|_| {
-                let key = (self.roll(3) as u8 + 1, self.roll(5), self.roll(3));
-                let length = match self.roll(10) {
-                    0 => 3000 + self.roll(9000),
-                    1 => 0,
-                    _ => self.roll(300),
-                };
-                let fill = self.roll(256) as u8;
-                let value = (self.roll(4) > 0).then(|| vec![fill; length as usize]);
-                (key, value)
-            })
-            .collect()
-    }
+fn batch(dice: &mut Random) -> Vec<Change> {
+    let changes = 1 + dice.below(6);
+    (0..changes)
+        .map(|_| {
+            let key = (dice.below(3) as u8 + 1, dice.below(5), dice.below(3));
+            let length = match dice.below(10) {
+                0 => 3000 + dice.below(9000),
+                1 => 0,
+                _ => dice.below(300),
+            };
+            let fill = dice.below(256) as u8;
+            let value = (dice.below(4) > 0).then(|| vec![fill; length as usize]);
+            (key, value)
+        })
+        .collect()
 }
 
 fn run(arena: &Arena, batch: &[Change]) {
@@ -80,12 +69,12 @@ fn successor(arena: &Arena) -> Arena {
 
 #[test]
 fn a_kill_at_any_write_leaves_the_state_before_or_after_the_batch() {
-    let mut dice = Dice(1);
+    let mut dice = Random::new(1);
     let mut arena = Arena::create().unwrap();
     let mut model = Model::new();
     let (mut before, mut after) = (0, 0);
     for _ in 0..120 {
-        let batch = dice.batch();
+        let batch = batch(&mut dice);
         let mut done = model.clone();
         apply(&mut done, &batch);
         for writes in 0.. {
@@ -121,15 +110,15 @@ fn a_kill_at_any_write_leaves_the_state_before_or_after_the_batch() {
 
 #[test]
 fn a_kill_while_a_successor_takes_over_changes_nothing() {
-    let mut dice = Dice(2);
+    let mut dice = Random::new(2);
     let arena = Arena::create().unwrap();
     let mut model = Model::new();
     for _ in 0..30 {
-        let batch = dice.batch();
+        let batch = batch(&mut dice);
         run(&arena, &batch);
         apply(&mut model, &batch);
     }
-    let batch = dice.batch();
+    let batch = batch(&mut dice);
     // Killed as soon as the batch is published: what follows are the slots' own words.
     let mut done = model.clone();
     apply(&mut done, &batch);
@@ -360,10 +349,10 @@ fn an_arena_in_a_file_is_found_by_the_next_process() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("arena");
     let arena = create_at(&path);
-    let mut dice = Dice(5);
+    let mut dice = Random::new(5);
     let mut model = Model::new();
     for _ in 0..50 {
-        let batch = dice.batch();
+        let batch = batch(&mut dice);
         run(&arena, &batch);
         apply(&mut model, &batch);
     }

@@ -1,10 +1,11 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use mobifs_base::{DeviceNumber, FileKind};
-use mobifs_engine::{Caller, NodeSpec, SetIdBits, WriteAt};
+use mobifs_base::FileKind;
+use mobifs_engine::{Caller, SetIdBits, WriteAt};
 
 use super::*;
+use crate::fixtures::node;
 use crate::{Arena, Config, OpenedStore, Volume, VolumeOptions};
 
 /// A store, and the arena of a killed daemon that served a mount of it.
@@ -24,13 +25,7 @@ const CALLER: Caller = Caller {
 };
 
 fn make(volume: &Volume, parent: ObjectId, name: &str, kind: FileKind) -> ObjectId {
-    let spec = NodeSpec {
-        kind,
-        mode: 0o755,
-        rdev: DeviceNumber(0),
-        symlink_target: None,
-    };
-    let made = volume.create(&CALLER, parent, name.as_bytes(), &spec);
+    let made = volume.create(&CALLER, parent, name.as_bytes(), &node(kind));
     made.unwrap().id
 }
 

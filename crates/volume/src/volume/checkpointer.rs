@@ -333,6 +333,7 @@ mod tests {
     use mobifs_store::MemoryStore;
 
     use super::*;
+    use crate::fixtures::node;
     use crate::{Config, VolumeOptions};
 
     /// The last user of a deleted object woke no thread. Its room in the lower filesystem stayed
@@ -388,12 +389,7 @@ mod tests {
         assert_eq!(shared.rest(&mut shared.lock_engine(), &due), None);
 
         let due = shared.checkpoint(&mut round);
-        let node = NodeSpec {
-            kind: FileKind::Directory,
-            mode: 0o755,
-            rdev: DeviceNumber(0),
-            symlink_target: None,
-        };
+        let node = node(FileKind::Directory);
         let caller = Caller {
             uid: 0,
             gid: 0,

@@ -99,11 +99,12 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::thread;
 
-    use mobifs_base::{DeviceNumber, FileKind, ObjectId};
-    use mobifs_engine::{Caller, NodeSpec, SetIdBits, WriteAt};
+    use mobifs_base::{FileKind, ObjectId};
+    use mobifs_engine::{Caller, SetIdBits, WriteAt};
 
     use super::super::faulty::Faulty;
     use super::*;
+    use crate::fixtures::node;
     use crate::{Config, Volume, VolumeOptions};
 
     const CALLER: Caller = Caller {
@@ -123,15 +124,6 @@ mod tests {
             ..VolumeOptions::new(&config)
         };
         Volume::start(Arc::clone(store) as _, options).unwrap()
-    }
-
-    fn node(kind: FileKind) -> NodeSpec<'static> {
-        NodeSpec {
-            kind,
-            mode: 0o755,
-            rdev: DeviceNumber(0),
-            symlink_target: None,
-        }
     }
 
     /// An app with a file.

@@ -10,6 +10,7 @@ use mobifs_engine::{Caller, Moment, NodeSpec, SetIdBits, WriteAt};
 use mobifs_store::{MemoryStore, Store as _};
 
 use super::{Volume, VolumeOptions};
+use crate::fixtures::node;
 use crate::{Clock, Config, PolicyChange};
 
 /// Milliseconds.
@@ -54,13 +55,7 @@ impl Bed {
         };
         let volume = Volume::start(Arc::clone(&store) as Arc<_>, options).unwrap();
         let make = |parent, name: &str, kind| {
-            let spec = NodeSpec {
-                kind,
-                mode: 0o755,
-                rdev: DeviceNumber(0),
-                symlink_target: None,
-            };
-            let made = volume.create(&Caller::default(), parent, name.as_bytes(), &spec);
+            let made = volume.create(&Caller::default(), parent, name.as_bytes(), &node(kind));
             made.unwrap().id
         };
         let files = ["a", "b"].map(|name| {

@@ -197,12 +197,13 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use mobifs_base::{DeviceNumber, FileKind, ObjectId};
-    use mobifs_engine::{Caller, NodeSpec, SetIdBits, WriteAt};
+    use mobifs_base::{FileKind, ObjectId};
+    use mobifs_engine::{Caller, SetIdBits, WriteAt};
 
     use super::super::faulty::{Faulty, JOURNAL_BYTES};
     use super::super::pacing_tests::HandClock;
     use super::*;
+    use crate::fixtures::node;
     use crate::{Config, Volume, VolumeOptions};
 
     struct Bed {
@@ -228,13 +229,7 @@ mod tests {
             };
             let volume = Volume::start(Arc::clone(&store) as Arc<_>, options).unwrap();
             let make = |parent, kind| {
-                let spec = NodeSpec {
-                    kind,
-                    mode: 0o755,
-                    rdev: DeviceNumber(0),
-                    symlink_target: None,
-                };
-                let made = volume.create(&Caller::default(), parent, b"made", &spec);
+                let made = volume.create(&Caller::default(), parent, b"made", &node(kind));
                 made.unwrap().id
             };
             let app = make(ObjectId::ROOT, FileKind::Directory);
@@ -269,13 +264,9 @@ mod tests {
         /// A file in a directory of its own.
         fn another_file(&self, directory: &[u8]) -> ObjectId {
             let make = |parent, name: &[u8], kind| {
-                let spec = NodeSpec {
-                    kind,
-                    mode: 0o755,
-                    rdev: DeviceNumber(0),
-                    symlink_target: None,
-                };
-                let made = self.volume.create(&Caller::default(), parent, name, &spec);
+                let made = self
+                    .volume
+                    .create(&Caller::default(), parent, name, &node(kind));
                 made.unwrap().id
             };
             let app = make(ObjectId::ROOT, directory, FileKind::Directory);

@@ -6,12 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mobifs_base::{DeviceNumber, FileKind, ObjectId};
-use mobifs_engine::{Caller, FsError, NodeSpec, SetIdBits, TransactioningName, WriteAt};
+use mobifs_base::{FileKind, ObjectId};
+use mobifs_engine::{Caller, FsError, SetIdBits, TransactioningName, WriteAt};
 use mobifs_store::{MemoryStore, Store};
 
 use super::faulty::Faulty;
 use super::{KernelCache, Volume, VolumeError, VolumeOptions};
+use crate::fixtures::node;
 use crate::{AppSelection, Arena, Config, KernelHeld, OpenedStore, PolicyChange, Resumption};
 
 const CALLER: Caller = Caller {
@@ -32,25 +33,16 @@ fn quiet(config: &str) -> VolumeOptions {
     }
 }
 
-fn spec(kind: FileKind) -> NodeSpec<'static> {
-    NodeSpec {
-        kind,
-        mode: 0o755,
-        rdev: DeviceNumber(0),
-        symlink_target: None,
-    }
-}
-
 fn directory(volume: &Volume, parent: ObjectId, name: &str) -> ObjectId {
     volume
-        .create(&CALLER, parent, name.as_bytes(), &spec(FileKind::Directory))
+        .create(&CALLER, parent, name.as_bytes(), &node(FileKind::Directory))
         .unwrap()
         .id
 }
 
 fn file(volume: &Volume, parent: ObjectId, name: &str, content: &[u8]) -> ObjectId {
     let id = volume
-        .create(&CALLER, parent, name.as_bytes(), &spec(FileKind::Regular))
+        .create(&CALLER, parent, name.as_bytes(), &node(FileKind::Regular))
         .unwrap()
         .id;
     write(volume, id, content).unwrap();

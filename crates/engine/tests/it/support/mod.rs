@@ -32,19 +32,6 @@ pub(crate) fn root() -> ObjectInfo {
     }
 }
 
-/// Numbers that look random (SplitMix64).
-pub(crate) struct Dice(pub(crate) u64);
-
-impl Dice {
-    pub(crate) fn roll(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % below
-    }
-}
-
 /// An engine over an empty root, with a clock that moves by hand.
 pub(crate) struct Bed {
     pub(crate) engine: Engine,

@@ -21,8 +21,8 @@ impl World<'_> {
             return;
         }
         let number = self.number;
-        let rows = 1 + self.dice.roll(2000);
-        let sql = match self.dice.roll(3) {
+        let rows = 1 + self.dice.below(2000);
+        let sql = match self.dice.below(3) {
             0 => format!("UPDATE t SET n = {number}"),
             1 => format!("INSERT INTO t(n, b) VALUES ({number}, 'full')"),
             _ => format!(
@@ -32,14 +32,14 @@ impl World<'_> {
         };
         let call =
             |sql: &str| json!({ "do": "run", "connection": connection, "sql": sql, "alone": true });
-        if self.dice.roll(2) == 0 {
+        if self.dice.below(2) == 0 {
             // The oracle has no classes.
             let class = call("PRAGMA mobifs_class = durable");
             let answer = self.actors[process][0].call(&class);
             self.steps
                 .push(format!("{process}: {class} -> {}", answer.words));
         }
-        let is_taken_late = self.dice.roll(2) == 0;
+        let is_taken_late = self.dice.below(2) == 0;
         if is_taken_late {
             let begun = call(&format!("BEGIN IMMEDIATE; {sql}"));
             self.both(process, &open.databases, |_, _| begun.clone());
@@ -51,7 +51,7 @@ impl World<'_> {
         }
         self.roll_back(slot);
         let mut closed = Vec::new();
-        match self.dice.roll(3) {
+        match self.dice.below(3) {
             0 => {
                 let slots = self.open.keys().copied();
                 let slots: Vec<_> = slots.filter(|slot| slot.0 == process).collect();
@@ -88,7 +88,7 @@ impl World<'_> {
             return;
         }
         let process = 0;
-        let mode = ["delete", "truncate", "persist", "wal"][self.dice.roll(4) as usize];
+        let mode = ["delete", "truncate", "persist", "wal"][self.dice.below(4) as usize];
         self.open_with(
             (process, 0),
             database,

@@ -16,8 +16,8 @@ impl World<'_> {
         for open in self.open.keys().copied().collect::<Vec<_>>() {
             self.close(open);
         }
-        let database = self.dice.roll(2) as usize;
-        let parameters = ["", "&class=durable"][self.dice.roll(2) as usize];
+        let database = self.dice.below(2) as usize;
+        let parameters = ["", "&class=durable"][self.dice.below(2) as usize];
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         self.open_with(slot, database, parameters, flags);
         if !self.open.contains_key(&slot) {
@@ -25,7 +25,7 @@ impl World<'_> {
         }
         self.attach(slot);
         // With a log there is no transaction over both.
-        let mode = ["delete", "truncate", "persist"][self.dice.roll(3) as usize];
+        let mode = ["delete", "truncate", "persist"][self.dice.below(3) as usize];
         for schema in ["main", "x"] {
             self.say(slot, &format!("PRAGMA {schema}.journal_mode={mode}"));
         }
@@ -55,8 +55,8 @@ impl World<'_> {
         patience: Duration,
     ) -> Option<Answer> {
         // A moment of a commit over two databases is rarely hit by chance.
-        let instant = if is_joint && self.dice.roll(4) > 0 {
-            1 + self.dice.roll(12)
+        let instant = if is_joint && self.dice.below(4) > 0 {
+            1 + self.dice.below(12)
         } else {
             0
         };

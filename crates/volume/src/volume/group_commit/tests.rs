@@ -10,11 +10,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use mobifs_base::{DeviceNumber, FileKind, ObjectId, PAGE_BYTES};
-use mobifs_engine::{Caller, NodeSpec, SetIdBits, WriteAt};
+use mobifs_base::{FileKind, ObjectId, PAGE_BYTES};
+use mobifs_engine::{Caller, SetIdBits, WriteAt};
 
 use super::super::faulty::Faulty;
 use super::*;
+use crate::fixtures::node;
 use crate::{Config, Volume, VolumeOptions};
 
 const CALLER: Caller = Caller {
@@ -46,13 +47,7 @@ impl Bed {
         };
         let volume = Volume::start(Arc::clone(&store) as _, options).unwrap();
         let make = |parent, name: &str, kind| {
-            let spec = NodeSpec {
-                kind,
-                mode: 0o755,
-                rdev: DeviceNumber(0),
-                symlink_target: None,
-            };
-            let made = volume.create(&CALLER, parent, name.as_bytes(), &spec);
+            let made = volume.create(&CALLER, parent, name.as_bytes(), &node(kind));
             made.unwrap().id
         };
         let common = make(ObjectId::ROOT, "app", FileKind::Directory);

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use mobifs_base::{DeviceNumber, FileKind, MonotonicNs, Name, ObjectId};
-use mobifs_engine::{AttributeChange, Caller, NodeSpec, RenameMode, SetIdBits, WriteAt};
+use mobifs_base::{FileKind, MonotonicNs, Name, ObjectId};
+use mobifs_engine::{AttributeChange, Caller, RenameMode, SetIdBits, WriteAt};
 use mobifs_store::{MemoryStore, Store as _};
 
 use super::super::faulty::Faulty;
@@ -17,6 +17,7 @@ use super::super::pacing_tests::HandClock;
 use super::header::DATABASE_MAGIC;
 use super::under_way::PAUSE_MAX_MS;
 use super::*;
+use crate::fixtures::node;
 use crate::{Arena, Config, Resumption, VolumeOptions};
 
 const CALLER: Caller = Caller {
@@ -34,15 +35,6 @@ struct Bed {
     volume: Arc<Volume>,
     directory: ObjectId,
     database: ObjectId,
-}
-
-fn node(kind: FileKind) -> NodeSpec<'static> {
-    NodeSpec {
-        kind,
-        mode: 0o755,
-        rdev: DeviceNumber(0),
-        symlink_target: None,
-    }
 }
 
 /// What a database begins with.
