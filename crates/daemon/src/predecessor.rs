@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use mobifs_store::{StoreError, StoreScope};
 use mobifs_volume::{AppSelection, LockOwner, StoreLock};
 
-use crate::control::{AnswerPatience, Reply, Request, unseen_mounts};
+use crate::control::{AnswerPatience, Reply, Request, detached_mounts};
 use crate::failure::{Code, Failure};
 use crate::mount_users::describe;
 use crate::store_owner::{is_finishing, mount_users};
@@ -151,7 +151,7 @@ fn not_stored(store: &Path) -> Option<String> {
         let other = Path::new(path).metadata();
         other.is_ok_and(|other| (other.dev(), other.ino()) == (about.dev(), about.ino()))
     };
-    let mut clients = unseen_mounts().ok()?.into_iter();
+    let mut clients = detached_mounts().ok()?.into_iter();
     clients.find_map(|mut client| {
         let select = AppSelection {
             limit: Some(APPS_LOOKED_AT),

@@ -13,9 +13,9 @@ use signal_hook::iterator::Signals;
 
 use crate::check::{Obstacle, examine_only};
 use crate::filesystem::Filesystem;
-use crate::left_over::LeftOverError;
 use crate::only::OnlyError;
 use crate::order::ORDER_NOTE;
+use crate::stale_state::StaleStateError;
 use crate::steering::{Steering, SteeringError};
 use crate::takeover::TakeoverError;
 use mobifs_steered::PublishError;
@@ -106,8 +106,8 @@ impl From<OnlyError> for Failure {
     }
 }
 
-impl From<LeftOverError> for Failure {
-    fn from(error: LeftOverError) -> Self {
+impl From<StaleStateError> for Failure {
+    fn from(error: StaleStateError) -> Self {
         Self::new(Code::Failed, error.to_string())
     }
 }

@@ -19,14 +19,14 @@ mod listener;
 mod opens;
 mod preload;
 mod priority;
-mod question;
+mod same_credentials;
 mod steering_units;
 mod supervisor;
+mod supervisor_probe;
 mod target;
-mod twin;
 mod unit;
 mod writes;
 
 pub use launch::{Class, Mechanism, Run, RunError};
-pub use question::is_supervised;
+pub use supervisor_probe::is_supervised;
 pub use unit::{DropIn, UnitError};

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 use crate::calls::{Kind, SYNCHRONOUS};
 use crate::listener::{Answer, Received};
+use crate::same_credentials::{Twin, has_free_descriptors};
 use crate::target::{Found, MountTable, Threads, read_memory, read_path};
-use crate::twin::{Twin, has_free_descriptors};
 
 /// With these flags, opening a file means the same whoever opens it.
 const UNDERSTOOD: u32 = SYNCHRONOUS

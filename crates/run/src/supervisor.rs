@@ -17,7 +17,7 @@ use crate::calls::{Kind, kind_of};
 use crate::everything::sync_others;
 use crate::listener::{Answer, Listener, Received};
 use crate::opens::open_relaxed;
-use crate::question::QUESTION;
+use crate::supervisor_probe::PROBE_DESCRIPTOR;
 use crate::target::{Found, MountTable, Threads};
 use crate::writes::write_relaxed;
 
@@ -163,7 +163,7 @@ impl Shared {
 
     fn of_descriptor(&self, call: &Received, threads: &mut Threads) -> Answer {
         let number = call.arguments[0] as RawFd;
-        if number == QUESTION {
+        if number == PROBE_DESCRIPTOR {
             return Answer::Value(0);
         }
         if self.may_store(call.thread) {

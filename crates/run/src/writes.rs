@@ -9,8 +9,8 @@ use rustix::io::Errno;
 
 use crate::calls::DURABLE_WRITE;
 use crate::listener::{Answer, Received};
+use crate::same_credentials::{Twin, has_no_size_limit};
 use crate::target::{Found, MountTable, Threads, read_memory};
-use crate::twin::{Twin, has_no_size_limit};
 
 /// What is copied at most; a larger write is made by the process itself.
 const BYTES_MAX: usize = 4 << 20;

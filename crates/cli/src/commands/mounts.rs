@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mobifs_daemon::control::{
-    AnswerPatience, ControlClient, ControlError, Reply, Request, own_mounts, unseen_mounts,
+    AnswerPatience, ControlClient, ControlError, Reply, Request, detached_mounts, own_mounts,
 };
 use mobifs_daemon::{Code, Failure};
 use mobifs_host::{MountEntry, absolute_without_touching, printable, printable_path};
@@ -60,7 +60,7 @@ pub(super) fn all(apps_max: u64) -> Result<Vec<Found>, Failure> {
 /// The mounts that are not in the tree. One that ends meanwhile is left out: nothing waits for it.
 fn out_of_tree(select: &AppSelection) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
-    for mut client in unseen_mounts()? {
+    for mut client in detached_mounts()? {
         let select = select.clone();
         if let Ok(Reply::Status { status }) = client.ask(&Request::Status { select }, &PATIENCE) {
             found.push(Found {

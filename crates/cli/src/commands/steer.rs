@@ -10,7 +10,7 @@ use mobifs_daemon::launch::{Ready, start_in_background};
 use mobifs_daemon::{Code, ConfigText, Failure, logging};
 use mobifs_host::{MountEntry, absolute_without_touching, mount_at};
 use mobifs_native::{
-    Examination, LeftOver, Obstacle, Plan, TakeoverError, examine_only, left_elsewhere, prepare,
+    Examination, Obstacle, Plan, StaleState, TakeoverError, examine_only, left_elsewhere, prepare,
     restore_after_daemon, serve, unmark_after_daemon,
 };
 
@@ -215,7 +215,7 @@ fn is_steered(mountpoint: &Path) -> Result<bool, Failure> {
 /// could be asked.
 fn restore(mountpoint: &Path, unasked: ControlError) -> Result<(), Failure> {
     let mount = mount_of(mountpoint)?;
-    let mut left = LeftOver::default();
+    let mut left = StaleState::default();
     let is_restored = match &mount {
         Some(mount) => restore_mount(mount, &mut left)?,
         None => false,
@@ -266,7 +266,7 @@ fn restore(mountpoint: &Path, unasked: ControlError) -> Result<(), Failure> {
 }
 
 /// Restores the options of the mount that is there; whether its options were to be restored.
-fn restore_mount(mount: &MountEntry, left: &mut LeftOver) -> Result<bool, Failure> {
+fn restore_mount(mount: &MountEntry, left: &mut StaleState) -> Result<bool, Failure> {
     left.withdraw(mount)?;
     let restored = restore_after_daemon(mount);
     // One that could not be restored is still known by the socket, to be tried again.

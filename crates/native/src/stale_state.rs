@@ -13,7 +13,7 @@ use crate::{history, only, takeover};
 
 /// What was left cannot be removed.
 #[derive(Debug, thiserror::Error)]
-pub enum LeftOverError {
+pub enum StaleStateError {
     /// The registration.
     #[error(transparent)]
     Registration(#[from] PublishError),
@@ -27,7 +27,7 @@ pub enum LeftOverError {
 
 /// What daemons that were killed had left and what was removed by now, shown as a list.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct LeftOver {
+pub struct StaleState {
     registration: bool,
     standstill: bool,
     socket: bool,
@@ -36,7 +36,7 @@ pub struct LeftOver {
     marked: Vec<PathBuf>,
 }
 
-impl LeftOver {
+impl StaleState {
     /// Nothing was found.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -51,15 +51,15 @@ impl LeftOver {
     /// lapses, and lets apps go on that it has left standing still.
     ///
     /// # Errors
-    /// [`LeftOverError`].
-    pub fn withdraw(&mut self, mount: &MountEntry) -> Result<(), LeftOverError> {
+    /// [`StaleStateError`].
+    pub fn withdraw(&mut self, mount: &MountEntry) -> Result<(), StaleStateError> {
         self.withdraw_from(Device {
             major: mount.device_major,
             minor: mount.device_minor,
         })
     }
 
-    fn withdraw_from(&mut self, device: Device) -> Result<(), LeftOverError> {
+    fn withdraw_from(&mut self, device: Device) -> Result<(), StaleStateError> {
         let directory = Directory::from_environment();
         self.standstill |= history::end_standstill_after_daemon(&directory, device);
         self.registration |= Registration::remove_left_over(&directory, device)?;
@@ -71,8 +71,8 @@ impl LeftOver {
     /// of this mount is left to restore.
     ///
     /// # Errors
-    /// [`LeftOverError`].
-    pub fn forget(&mut self, mount: &MountEntry) -> Result<(), LeftOverError> {
+    /// [`StaleStateError`].
+    pub fn forget(&mut self, mount: &MountEntry) -> Result<(), StaleStateError> {
         let device = Device {
             major: mount.device_major,
             minor: mount.device_minor,
@@ -80,7 +80,11 @@ impl LeftOver {
         self.forget_device(device, &mounts()?)
     }
 
-    fn forget_device(&mut self, device: Device, table: &[MountEntry]) -> Result<(), LeftOverError> {
+    fn forget_device(
+        &mut self,
+        device: Device,
+        table: &[MountEntry],
+    ) -> Result<(), StaleStateError> {
         self.note |= note::remove_of_ended_mount(device, takeover::NOTE, table)?.is_some();
         if let Some(marked) = note::remove_of_ended_mount(device, only::NOTE, table)? {
             self.note = true;
@@ -94,8 +98,8 @@ impl LeftOver {
     /// numbers no mount has now: that of the next mount there may be another one.
     ///
     /// # Errors
-    /// [`LeftOverError`].
-    pub fn forget_ended_mounts_at(&mut self, mountpoint: &Path) -> Result<(), LeftOverError> {
+    /// [`StaleStateError`].
+    pub fn forget_ended_mounts_at(&mut self, mountpoint: &Path) -> Result<(), StaleStateError> {
         let table = mounts()?;
         let directory = Directory::from_environment();
         for device in note::devices_noted_at(mountpoint, takeover::NOTE)? {
@@ -113,7 +117,7 @@ impl LeftOver {
     }
 }
 
-impl fmt::Display for LeftOver {
+impl fmt::Display for StaleState {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [
             (self.registration, "registration"),
@@ -133,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_was_found_is_listed() {
-        let mut left = LeftOver::default();
+        let mut left = StaleState::default();
         assert!(left.is_empty() && left.to_string().is_empty());
         (left.registration, left.note) = (true, true);
         assert_eq!(left.to_string(), "registration, note of the mount options");

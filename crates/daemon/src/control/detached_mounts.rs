@@ -14,7 +14,7 @@ use super::stale::Purpose;
 ///
 /// # Errors
 /// If the table of mounts cannot be read.
-pub fn unseen_mounts() -> io::Result<Vec<ControlClient>> {
+pub fn detached_mounts() -> io::Result<Vec<ControlClient>> {
     let table = mounts()?;
     let own = rustix::process::geteuid().as_raw();
     let directories = runtime_directories_of(own).into_iter();
