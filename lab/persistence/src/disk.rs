@@ -223,6 +223,12 @@ impl Disk {
         Ok(())
     }
 
+    /// Unmounts it and mounts it again: the kernel has nothing of it in memory then.
+    pub(crate) fn remount(&mut self) -> Result<(), PersistError> {
+        self.unmount()?;
+        self.mount()
+    }
+
     /// Where the filesystem is mounted.
     pub(crate) fn root(&self) -> PathBuf {
         self.directory.path().join("mnt")

@@ -7,6 +7,7 @@
 
 pub mod at_rest;
 mod bytes;
+pub mod commands;
 pub mod compare;
 mod disk;
 mod distribution;
@@ -20,11 +21,13 @@ mod kind;
 pub mod live;
 mod mobifs_log;
 mod mobifs_mount;
+mod model_time;
 mod published;
 mod report;
 mod tool;
 
 pub use bytes::ReadAt;
+pub use compare::text_of;
 pub use disk::{DeviceCounts, DiskOptions, Under};
 pub use distribution::Distribution;
 pub use error::PersistError;

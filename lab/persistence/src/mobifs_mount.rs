@@ -13,7 +13,9 @@ const HINT: &str = "install mobifs";
 #[derive(Debug)]
 pub(crate) struct MobifsMount {
     program: PathBuf,
+    store: PathBuf,
     mountpoint: PathBuf,
+    config: PathBuf,
     is_mounted: bool,
 }
 
@@ -30,14 +32,24 @@ impl MobifsMount {
         let config = mountpoint.with_extension("toml");
         let text = format!("{more}\n[defaults]\nclass = \"durable\"\n");
         fs::write(&config, text).map_err(PersistError::io(&config))?;
-        let mut command = Command::new(program);
-        command.arg("mount").arg("--config").arg(&config);
-        run(command.arg(store).arg(mountpoint), HINT)?;
-        Ok(Self {
+        let mut mount = Self {
             program: program.to_owned(),
+            store: store.to_owned(),
             mountpoint: mountpoint.to_owned(),
-            is_mounted: true,
-        })
+            config,
+            is_mounted: false,
+        };
+        mount.mount()?;
+        Ok(mount)
+    }
+
+    /// Mounts it again after [`MobifsMount::unmount`].
+    pub(crate) fn mount(&mut self) -> Result<(), PersistError> {
+        let mut command = Command::new(&self.program);
+        command.arg("mount").arg("--config").arg(&self.config);
+        run(command.arg(&self.store).arg(&self.mountpoint), HINT)?;
+        self.is_mounted = true;
+        Ok(())
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -28,7 +28,8 @@
 //! those that are certainly of no use, see [`ArenaFile::is_dead`]; and, after a week, those of databases that are not
 //! where they were ([`gone`]). All others stay until the machine is started again.
 
-mod gone;
+pub(super) mod gone;
+mod view;
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -44,6 +45,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::database::lower_file::FileIdentity;
 use crate::failure::Failure;
+use view::View;
 
 /// Memory that outlives processes, on every Linux but Android.
 pub(crate) const DEFAULT_DIRECTORY: &str = "/dev/shm";
@@ -82,7 +84,7 @@ struct Owner {
     path: Option<String>,
     /// Where that path leads to.
     #[serde(default)]
-    view: Option<gone::View>,
+    view: Option<View>,
     /// None until the session may change something.
     token: Option<String>,
 }
@@ -97,7 +99,7 @@ impl Owner {
             database: user.file,
             filesystem: user.filesystem,
             path: path.map(Iterator::collect),
-            view: gone::View::own(),
+            view: View::own(),
             token: None,
         })
     }
@@ -319,6 +321,11 @@ impl ArenaFile {
         }
     }
 
+    /// Where it is.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// A new arena.
     ///
     /// # Errors
@@ -327,7 +334,6 @@ impl ArenaFile {
         self.remove();
         let owner = Owner::new(&self.user).map_err(Failure::system("reading the boot id"))?;
         self.remove_dead(&owner.boot);
-        gone::remove_now_and_then(&self.directory);
         let (file, path) = self.create_file()?;
         let made = Arena::create_in(&file, path.clone()).and_then(|arena| {
             arena.set_session(&serde_json::to_vec(&owner).map_err(io::Error::other)?)?;

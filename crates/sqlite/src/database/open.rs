@@ -351,6 +351,7 @@ impl<'a> Opener<'a> {
     /// A new arena. A database is not refused where there is no room for one, or the limits of
     /// the process leave none: its status says that it does not outlive the process.
     fn make_arena(&self, file: &ArenaFile) -> Option<Arena> {
+        gone::remove_now_and_then(file.directory());
         let made = file.create();
         made.inspect_err(|error| self.warn_of_loss(error)).ok()
     }

@@ -21,6 +21,7 @@ energy and bytes programmed are not known. Ways: ext4 without a journal, ordered
 commits, with data=journal; MobiFS durable with direct writes and with flushes. PRESET:
   sqlite   insert, update and delete in all journal modes of SQLite
   quick    insert in DELETE and WAL
+  cold     update and delete in all journal modes, each database not in memory when it begins
   fdtree   as sqlite, beside a program that makes and removes files (S2 Fig. 16)
   blocks   as sqlite, beside a program that writes 4 KiB blocks into a file of 4 GiB (S2 Fig. 16)
   region   insert, update and delete in DELETE by size of the journal, 16 MiB to 1 GiB (S2 Fig. 17)
@@ -59,6 +60,8 @@ pub(super) enum PresetArgument {
     Sqlite,
     /// Little of it
     Quick,
+    /// Databases that are not in memory
+    Cold,
     /// Beside metadata
     Fdtree,
     /// Beside data
@@ -83,6 +86,7 @@ pub(super) fn run(arguments: &CompareArguments, stop: &Arc<AtomicBool>) -> Resul
 pub(super) const fn title(preset: PresetArgument) -> &'static str {
     match preset {
         PresetArgument::Sqlite | PresetArgument::Quick => "SQLite",
+        PresetArgument::Cold => "SQLite, databases not in memory",
         PresetArgument::Fdtree => "SQLite beside a program that makes and removes files",
         PresetArgument::Blocks => "SQLite beside a program that writes blocks",
         PresetArgument::Region => "SQLite by size of the journal",
@@ -122,6 +126,10 @@ pub(super) fn options_of(preset: PresetArgument, stop: Arc<AtomicBool>) -> Compa
             vec![JournalMode::Delete, JournalMode::Wal],
             vec![Statement::Insert],
         ),
+        PresetArgument::Cold => (
+            JournalMode::ALL.to_vec(),
+            vec![Statement::Update, Statement::Delete],
+        ),
         PresetArgument::Region => (vec![JournalMode::Delete], Statement::ALL.to_vec()),
         _ => (JournalMode::ALL.to_vec(), Statement::ALL.to_vec()),
     };
@@ -140,6 +148,7 @@ pub(super) fn options_of(preset: PresetArgument, stop: Arc<AtomicBool>) -> Compa
         },
         modes,
         statements,
+        is_cold: preset == PresetArgument::Cold,
         operations: 200,
         rounds: 3,
         background: match preset {

@@ -1,6 +1,7 @@
 //! `mobifs persist`
 
 mod characterise;
+mod commands;
 mod compare;
 mod output;
 mod report;
@@ -12,6 +13,7 @@ use clap::{Args, Subcommand};
 
 use crate::failure::{Code, Failure};
 use characterise::CharacteriseArguments;
+use commands::CommandsArguments;
 use compare::CompareArguments;
 use report::ReportArguments;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -30,7 +32,10 @@ enum PersistCommand {
     /// Compare ways to make SQLite's transactions durable, side by side in one run; takes root
     #[command(after_help = compare::HELP)]
     Compare(CompareArguments),
-    /// Both, as one page; takes root
+    /// Compare the commands by which commits of several programs become durable, in the model's time
+    #[command(after_help = commands::HELP)]
+    Commands(CommandsArguments),
+    /// All of it, as one page; takes root
     #[command(after_help = report::HELP)]
     Report(ReportArguments),
 }
@@ -41,6 +46,7 @@ pub(crate) fn run(arguments: &PersistArguments) -> Result<(), Failure> {
     match &arguments.command {
         PersistCommand::Characterise(arguments) => characterise::run(arguments, &stop),
         PersistCommand::Compare(arguments) => compare::run(arguments, &stop),
+        PersistCommand::Commands(arguments) => commands::run(arguments),
         PersistCommand::Report(arguments) => report::run(arguments, &stop),
     }
 }

@@ -23,7 +23,7 @@ pub(super) struct ModelArguments {
     pub(super) scale: Scale,
 }
 
-fn preset(name: &str) -> Result<Preset, String> {
+pub(super) fn preset(name: &str) -> Result<Preset, String> {
     Preset::from_str(name).map_err(|error| error.to_string())
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Args;
 use mobifs_device_model::Preset;
 use mobifs_device_server::Scale;
+use mobifs_persistence::commands::GroupCosts;
 use mobifs_persistence::compare::{self as comparison, Comparison};
 use mobifs_persistence::live::{self, LiveOptions, Through};
 use mobifs_persistence::{
@@ -18,12 +19,13 @@ use mobifs_workloads::workload::sqlite::JournalMode;
 use serde::Serialize;
 
 use super::compare::{PresetArgument, options_of, title};
+use super::commands;
 use super::output::{failure, scratch, write};
 use crate::failure::{Code, Failure, put};
 
 pub(super) const HELP: &str = "\
 SQLite's journal modes and the TRACEs, on ext4 and on a durable mount of MobiFS on a modelled eMMC at its own
-time, then the comparison of `mobifs persist compare`. Writes report.html and report.json into DIR; minutes, and
+time, then `mobifs persist compare` (presets sqlite and cold) and `mobifs persist commands`. Writes report.html and report.json into DIR; minutes, and
 longer by twice the length of each trace. With --full also the programs in the background, the sizes of the
 journal, and more transactions. It takes root.";
 
@@ -45,6 +47,7 @@ struct Document {
     schema: u32,
     characterisations: Vec<Characterisation>,
     comparisons: Vec<Comparison>,
+    commands: GroupCosts,
 }
 
 pub(super) fn run(arguments: &ReportArguments, stop: &Arc<AtomicBool>) -> Result<(), Failure> {
@@ -59,11 +62,12 @@ pub(super) fn run(arguments: &ReportArguments, stop: &Arc<AtomicBool>) -> Result
     let presets: &[PresetArgument] = match arguments.full {
         true => &[
             PresetArgument::Sqlite,
+            PresetArgument::Cold,
             PresetArgument::Fdtree,
             PresetArgument::Blocks,
             PresetArgument::Region,
         ],
-        false => &[PresetArgument::Sqlite],
+        false => &[PresetArgument::Sqlite, PresetArgument::Cold],
     };
     for &preset in presets {
         let mut options = options_of(preset, Arc::clone(stop));
@@ -73,6 +77,8 @@ pub(super) fn run(arguments: &ReportArguments, stop: &Arc<AtomicBool>) -> Result
         sections.push(comparison::section(title(preset), &found).map_err(plot)?);
         comparisons.push(found);
     }
+    let of_commands = commands::measure(Preset::Emmc51)?;
+    sections.push(commands::section(&of_commands));
     for one in &characterisations {
         sections.push(section(one).map_err(plot)?);
     }
@@ -82,6 +88,7 @@ pub(super) fn run(arguments: &ReportArguments, stop: &Arc<AtomicBool>) -> Result
         schema: mobifs_persistence::SCHEMA,
         characterisations,
         comparisons,
+        commands: of_commands,
     };
     let text = serde_json::to_string_pretty(&document);
     let text = text.map_err(|error| Failure::new(Code::Failed, error.to_string()))? + "\n";

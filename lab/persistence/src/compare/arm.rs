@@ -13,6 +13,8 @@ pub struct Arm {
     pub mount: String,
     /// More of the configuration of a durable mount of MobiFS; none: the ext4 itself.
     pub mobifs: Option<String>,
+    /// Commits are durable writes (FUA) where the device has them.
+    pub has_durable_writes: bool,
     /// Why it cannot be measured here.
     pub unavailable: Option<String>,
 }
@@ -24,6 +26,7 @@ impl Arm {
             mkfs: mkfs.iter().map(|&word| word.to_owned()).collect(),
             mount: mount.to_owned(),
             mobifs: None,
+            has_durable_writes: true,
             unavailable: None,
         }
     }
@@ -81,7 +84,10 @@ impl Arm {
             Self::ext4("ext4 fast_commit", &["-O", "fast_commit"], ""),
             Self::ext4("ext4 data=journal", &[], "data=journal"),
             Self::mobifs("MobiFS bytes, direct", direct),
-            Self::mobifs("MobiFS bytes, flush", flush),
+            Self {
+                has_durable_writes: false,
+                ..Self::mobifs("MobiFS bytes, flush", flush)
+            },
             Self::missing(
                 "MobiFS pages",
                 "MobiFS has no switch that journals whole pages: it does so only where the earlier content of a page \

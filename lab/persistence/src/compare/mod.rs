@@ -18,7 +18,7 @@ use crate::disk::Under;
 use crate::error::PersistError;
 
 pub use arm::{Arm, BASELINE, NO_JOURNAL};
-pub use report::{section, text};
+pub use report::{section, text, text_of};
 
 /// What is compared, and how often.
 #[derive(Clone, Debug)]
@@ -33,6 +33,8 @@ pub struct CompareOptions {
     pub modes: Vec<JournalMode>,
     /// The statements, one a transaction.
     pub statements: Vec<Statement>,
+    /// Each database is made, and everything mounted again before it is measured.
+    pub is_cold: bool,
     /// Transactions of each cell and round: equal work.
     pub operations: u64,
     /// Rounds; medians of them are shown.
@@ -65,10 +67,18 @@ pub struct Cost {
     pub per_second: f64,
     /// 99 of 100 took no longer, in ms.
     pub p99_ms: f64,
+    /// Time that the model takes for the commands by themselves, in ms.
+    pub model_ms: Option<f64>,
+    /// The same if it had durable writes (FUA), which a loop device has not, in ms.
+    pub model_durable_writes_ms: Option<f64>,
     /// Commits of the journal, fast commits included.
     pub commits: Option<f64>,
     /// Blocks of 4 KiB written to the journal.
     pub journal_blocks: Option<f64>,
+    /// Pages that MobiFS's journal has as a whole, in percent of the changed ones.
+    pub whole_pages_percent: Option<f64>,
+    /// Bytes of MobiFS's journal that are neither content nor padding, in percent of all.
+    pub control_percent: Option<f64>,
     /// Flushes that the device got.
     pub flushes: f64,
     /// Bytes that the device got.
@@ -102,6 +112,8 @@ pub struct Comparison {
     pub kernel: String,
     /// What ran beside SQLite.
     pub background: Option<String>,
+    /// Nothing of a database was in memory when it was measured.
+    pub is_cold: bool,
     /// Transactions of each cell and round.
     pub operations: u64,
     /// What was compared; also what could not be.
@@ -156,6 +168,7 @@ pub fn compare(
             .to_string_lossy()
             .into_owned(),
         background: options.background.map(run::name_of_job),
+        is_cold: options.is_cold,
         operations: options.operations,
         arms: options.arms.clone(),
         cells: cells.collect(),
@@ -170,8 +183,12 @@ fn median_of(rounds: &[Cost]) -> Cost {
     Cost {
         per_second: of(&|cost| Some(cost.per_second)).unwrap_or(0.0),
         p99_ms: of(&|cost| Some(cost.p99_ms)).unwrap_or(0.0),
+        model_ms: of(&|cost| cost.model_ms),
+        model_durable_writes_ms: of(&|cost| cost.model_durable_writes_ms),
         commits: of(&|cost| cost.commits),
         journal_blocks: of(&|cost| cost.journal_blocks),
+        whole_pages_percent: of(&|cost| cost.whole_pages_percent),
+        control_percent: of(&|cost| cost.control_percent),
         flushes: of(&|cost| Some(cost.flushes)).unwrap_or(0.0),
         written_bytes: of(&|cost| Some(cost.written_bytes)).unwrap_or(0.0),
         programmed_bytes: of(&|cost| cost.programmed_bytes),

@@ -24,12 +24,20 @@ type Value = fn(&Cost) -> Option<f64>;
 pub fn text(found: &Comparison) -> String {
     let mut text = about(found);
     text.push('\n');
-    for table in tables(found) {
-        // Writing to a string cannot fail.
-        let _written = write_table(&mut text, &table);
-    }
+    text.push_str(&text_of(&tables(found)));
     for note in notes(found) {
         let _written = writeln!(text, "\n{note}");
+    }
+    text
+}
+
+/// Tables as text.
+#[must_use]
+pub fn text_of(tables: &[Table]) -> String {
+    let mut text = String::new();
+    for table in tables {
+        // Writing to a string cannot fail.
+        let _written = write_table(&mut text, table);
     }
     text
 }
@@ -59,8 +67,10 @@ fn about(found: &Comparison) -> String {
         .background
         .as_ref()
         .map_or_else(String::new, |job| format!(", beside {job}"));
+    let cold = if found.is_cold { ", not in memory" } else { "" };
     format!(
-        "SQLite, one row a transaction, synchronous=FULL, {} transactions a cell, on ext4 ({}) of Linux {}{beside}",
+        "SQLite{cold}, one row a transaction, synchronous=FULL, {} transactions a cell, on ext4 ({}) of Linux \
+         {}{beside}",
         found.operations, found.device, found.kernel
     )
 }
@@ -102,7 +112,7 @@ fn ratio(
 }
 
 fn tables(found: &Comparison) -> Vec<Table> {
-    let values: [(&str, Value, bool); 7] = [
+    let values: [(&str, Value, bool); 11] = [
         (
             "Transactions a second (times the baseline)",
             |cost| Some(cost.per_second),
@@ -113,11 +123,31 @@ fn tables(found: &Comparison) -> Vec<Table> {
             |cost| Some(cost.p99_ms),
             true,
         ),
+        (
+            "Time of the device's writes and flushes by themselves, ms a transaction",
+            |cost| cost.model_ms,
+            true,
+        ),
+        (
+            "The same on a device with durable writes (FUA), ms a transaction",
+            |cost| cost.model_durable_writes_ms,
+            true,
+        ),
         ("Commits a transaction", |cost| cost.commits, false),
         (
             "Journal blocks (4 KiB) a transaction",
             |cost| cost.journal_blocks,
             true,
+        ),
+        (
+            "Whole pages in MobiFS's journal, percent of changed pages",
+            |cost| cost.whole_pages_percent,
+            false,
+        ),
+        (
+            "Control information in MobiFS's journal, percent of its bytes",
+            |cost| cost.control_percent,
+            false,
         ),
         ("Flushes a transaction", |cost| Some(cost.flushes), true),
         (
@@ -308,6 +338,7 @@ mod tests {
             device: "d".to_owned(),
             kernel: "6".to_owned(),
             background: None,
+            is_cold: false,
             operations: 1,
             arms: Arm::all(),
             cells: cells.collect(),

@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 
 use mobifs_base::VirtualNs;
 use mobifs_workloads::workload::background::{self, Job};
-use mobifs_workloads::workload::sqlite::{JournalMode, Statement, prepare};
+use mobifs_workloads::workload::sqlite::{JournalMode, Statement, prepare, reopen};
 use mobifs_workloads::workload::{Limit, Measured};
 
 use super::{Arm, CompareOptions, Cost};
 use crate::disk::{DeviceCounts, Disk, DiskOptions, Under};
 use crate::error::PersistError;
-use crate::live::stream::{self, Found, Window};
+use crate::live::stream::{self, Again, Found, ModelTimes, Window};
 use crate::mobifs_mount::MobifsMount;
 
 /// What is known of a cell before the log of commands is read.
@@ -23,7 +23,56 @@ struct Measurement {
     device: DeviceCounts,
     /// Commits on a real disk, counted by the filesystem.
     commits: Option<u64>,
+    /// What MobiFS has counted of its journal.
+    journal: Option<JournalCounts>,
     window: Window,
+}
+
+/// Some of what `mobifs status` shows as `store.journal`.
+#[derive(Clone, Copy)]
+struct JournalCounts {
+    blocks: u64,
+    pages: u64,
+    whole_pages: u64,
+    control_bytes: u64,
+}
+
+impl JournalCounts {
+    fn of(mount: &MobifsMount) -> Result<Self, PersistError> {
+        let status = mount.status()?;
+        let field = |name: &str| {
+            let value = status.pointer("/store/journal").and_then(|of| of.get(name));
+            let value = value.and_then(serde_json::Value::as_u64);
+            value.ok_or_else(|| PersistError::Unexpected(format!("no {name} in {status}")))
+        };
+        Ok(Self {
+            blocks: field("blocks")?,
+            pages: field("pages")?,
+            whole_pages: field("whole_pages")?,
+            control_bytes: field("control_bytes")?,
+        })
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            blocks: self.blocks - before.blocks,
+            pages: self.pages - before.pages,
+            whole_pages: self.whole_pages - before.whole_pages,
+            control_bytes: self.control_bytes - before.control_bytes,
+        }
+    }
+
+    fn whole_pages_percent(&self) -> f64 {
+        percent(self.whole_pages, self.pages)
+    }
+
+    fn control_percent(&self) -> f64 {
+        percent(self.control_bytes, self.blocks * 4096)
+    }
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    100.0 * part as f64 / whole.max(1) as f64
 }
 
 /// All cells of an arm, on one new filesystem.
@@ -31,7 +80,7 @@ pub(super) fn arm(
     options: &CompareOptions,
     arm: &Arm,
 ) -> Result<Vec<(JournalMode, Statement, Cost)>, PersistError> {
-    let disk = Disk::new(&DiskOptions {
+    let mut disk = Disk::new(&DiskOptions {
         under: options.under.clone(),
         image: None,
         size_bytes: options.size_bytes,
@@ -52,8 +101,8 @@ pub(super) fn arm(
             let directory = root.join(format!("{}-{}", mode.name(), statement.name()));
             measurements.push(cell(
                 options,
-                &disk,
-                mount.as_ref(),
+                &mut disk,
+                mount.as_mut(),
                 &directory,
                 (mode, statement),
             )?);
@@ -69,7 +118,8 @@ pub(super) fn arm(
         .collect();
     let found = match disk.finish()? {
         Some(finished) => {
-            let found = stream::read(&finished.commands, None, &windows)?;
+            let again = again(options)?;
+            let found = stream::read(&finished.commands, None, &windows, again.as_ref())?;
             found.into_iter().map(Some).collect()
         }
         None => vec![None; windows.len()],
@@ -79,6 +129,17 @@ pub(super) fn arm(
         (measurement.mode, measurement.statement, cost)
     });
     Ok(cells.collect())
+}
+
+/// The model, for the time of the commands without anything else.
+fn again(options: &CompareOptions) -> Result<Option<Again>, PersistError> {
+    let Under::Model { preset, .. } = &options.under else {
+        return Ok(None);
+    };
+    Ok(Some(Again {
+        config: preset.config()?,
+        capacity_bytes: options.size_bytes,
+    }))
 }
 
 fn mount_mobifs(
@@ -99,17 +160,23 @@ fn mount_mobifs(
 
 fn cell(
     options: &CompareOptions,
-    disk: &Disk,
-    mount: Option<&MobifsMount>,
+    disk: &mut Disk,
+    mut mount: Option<&mut MobifsMount>,
     directory: &Path,
     (mode, statement): (JournalMode, Statement),
 ) -> Result<Measurement, PersistError> {
     fs::create_dir(directory).map_err(PersistError::io(directory))?;
-    let prepared = prepare(directory, mode, statement)?;
-    if let Some(mount) = mount {
+    let mut prepared = prepare(directory, mode, statement)?;
+    if let Some(mount) = &mount {
         mount.sync()?;
     }
     disk.sync()?;
+    if options.is_cold {
+        drop(prepared);
+        mount_again(disk, mount.as_deref_mut())?;
+        prepared = reopen(directory, mode, statement)?;
+    }
+    let (disk, mount) = (&*disk, mount.as_deref());
     let job = options.background.map(|job| {
         let beside = directory.join("background");
         fs::create_dir(&beside).map_err(PersistError::io(&beside))?;
@@ -117,6 +184,7 @@ fn cell(
     });
     let job = job.transpose()?;
     let commits = commits(options, disk, mount)?;
+    let journal = mount.map(JournalCounts::of).transpose()?;
     let (before, begin) = (disk.counts()?, disk.now());
     let limit = Limit {
         operations: Some(options.operations),
@@ -125,6 +193,7 @@ fn cell(
     let measured = prepared.run(limit)?;
     let (end, after) = (disk.now(), disk.counts()?);
     let commits_after = self::commits(options, disk, mount)?;
+    let journal_after = mount.map(JournalCounts::of).transpose()?;
     if let Some(job) = job {
         job.stop()?;
     }
@@ -136,11 +205,24 @@ fn cell(
         commits: commits_after
             .zip(commits)
             .map(|(after, before)| after.saturating_sub(before)),
+        journal: journal_after
+            .zip(journal)
+            .map(|(after, before)| after.since(&before)),
         window: Window {
             begin,
             end: VirtualNs(end.0.max(begin.0)),
         },
     })
+}
+
+/// Nothing of the filesystems is in memory after it.
+fn mount_again(disk: &mut Disk, mount: Option<&mut MobifsMount>) -> Result<(), PersistError> {
+    let Some(mount) = mount else {
+        return disk.remount();
+    };
+    mount.unmount()?;
+    disk.remount()?;
+    mount.mount()
 }
 
 /// Commits that the filesystem has counted; only where there is no log of commands.
@@ -190,7 +272,15 @@ fn cost(measurement: &Measurement, found: Option<&Found>, arm: &Arm) -> Cost {
         }
         (_, None) => (0, 0),
     });
+    let model = found.and_then(|found| found.model);
+    let model_ms = |of: &dyn Fn(&ModelTimes) -> u64| Some(of(&model?) as f64 / 1e6 / operations);
     Cost {
+        model_ms: model_ms(&|times| times.plain_ns),
+        // With flushes asked for there are none that a durable write would replace.
+        model_durable_writes_ms: model_ms(&|times| match arm.has_durable_writes {
+            true => times.durable_writes_ns,
+            false => times.plain_ns,
+        }),
         per_second: measurement.measured.per_second,
         p99_ms: measurement.measured.p99_microseconds.unwrap_or(0.0) / 1e3,
         commits: of_found
@@ -198,6 +288,8 @@ fn cost(measurement: &Measurement, found: Option<&Found>, arm: &Arm) -> Cost {
             .or(measurement.commits)
             .map(each),
         journal_blocks: of_found.map(|(_, blocks)| each(blocks)),
+        whole_pages_percent: measurement.journal.map(|of| of.whole_pages_percent()),
+        control_percent: measurement.journal.map(|of| of.control_percent()),
         flushes: each(measurement.device.flushes),
         written_bytes: each(measurement.device.written_bytes),
         programmed_bytes: measurement.device.programmed_bytes.map(each),

@@ -81,7 +81,7 @@ pub fn characterise(options: &LiveOptions) -> Result<Characterisation, PersistEr
         return Err(PersistError::Unexpected("no log of commands".to_owned()));
     };
     let windows = [Window { begin, end }];
-    let mut found = stream::read(&finished.commands, finished.base.as_ref(), &windows)?;
+    let mut found = stream::read(&finished.commands, finished.base.as_ref(), &windows, None)?;
     let found = found
         .pop()
         .ok_or_else(|| PersistError::Unexpected("no window".to_owned()))?;

@@ -35,6 +35,11 @@ struct Partial {
 }
 
 impl OwnJournal {
+    /// Whether the last command ended a transaction that counts.
+    pub(crate) const fn is_committing(&self) -> bool {
+        self.writing.is_some()
+    }
+
     /// Follows a command.
     pub(crate) fn observe(
         &mut self,

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 
 use mobifs_base::VirtualNs;
+use mobifs_device_model::Config;
 use mobifs_device_server::{Command, CommandKind, Journal as CommandLog};
 
 use crate::bytes::ReadAt as _;
@@ -14,6 +15,7 @@ use crate::jbd2::{BlockType, Header, Log, MAGIC, Superblock, Transaction, fast_c
 use crate::live::own_journal::OwnJournal;
 use crate::live::times::{Clock, Written};
 use crate::live::view::{Source, View};
+use crate::model_time::{self, Step};
 
 /// From when to when: by the device's clock.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +36,23 @@ pub(crate) struct Found {
     pub(crate) ext4: Option<Jbd2Figures>,
     pub(crate) mobifs: Option<MobifsFigures>,
     pub(crate) device: DeviceFigures,
+    pub(crate) model: Option<ModelTimes>,
+}
+
+/// Times of the device for a window's commands by themselves, in ns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ModelTimes {
+    /// As they came.
+    pub(crate) plain_ns: u64,
+    /// On a device that has durable writes.
+    pub(crate) durable_writes_ns: u64,
+}
+
+/// The model that is to do the commands once more.
+#[derive(Clone, Debug)]
+pub(crate) struct Again {
+    pub(crate) config: Config,
+    pub(crate) capacity_bytes: u64,
 }
 
 /// Reads a log. The filesystem was made, or in `base`, before the first window begins; windows follow each
@@ -42,7 +61,9 @@ pub(crate) fn read(
     log: &CommandLog,
     base: Option<&File>,
     windows: &[Window],
+    again: Option<&Again>,
 ) -> Result<Vec<Found>, PersistError> {
+    let mut steps = Vec::new();
     let mut view = View::new(log, base);
     let mut own = OwnJournal::default();
     let mut commands = log.commands().peekable();
@@ -52,6 +73,7 @@ pub(crate) fn read(
     while let Some(command) = commands.next_if(|command| command.at < begin) {
         own.observe(log, &command, false)?;
         view.apply(&command);
+        steps.push(Step::new(&command, false, None));
     }
     let mut ext4 = match Layout::read(&view) {
         Ok(layout) => Some(Ext4::new(layout, &view)?),
@@ -59,25 +81,43 @@ pub(crate) fn read(
         Err(error) => return Err(error),
     };
     let mut found = Vec::new();
-    for window in windows {
+    for (number, window) in windows.iter().enumerate() {
         let mut device = DeviceFigures::default();
         while let Some(command) = commands.next_if(|command| command.at < window.end) {
             let counts = window.has(command.at);
             view.apply(&command);
             own.observe(log, &command, counts)?;
-            let to_journal = match &mut ext4 {
+            let (to_journal, is_ext4_commit) = match &mut ext4 {
                 Some(ext4) => ext4.observe(&view, &command, counts)?,
-                None => 0,
+                None => (0, false),
             };
             if counts {
                 count(&mut device, &command, to_journal);
             }
+            let is_commit = is_ext4_commit || own.is_committing();
+            steps.push(Step::new(&command, is_commit, counts.then_some(number)));
         }
         found.push(Found {
             ext4: ext4.as_mut().map(Ext4::take),
             mobifs: own.take(),
             device,
+            model: None,
         });
+    }
+    if let Some(again) = again {
+        let times = |has_durable_writes| {
+            let (config, capacity) = (&again.config, again.capacity_bytes);
+            model_time::times(config, capacity, &steps, windows.len(), has_durable_writes)
+        };
+        let (plain, durable) = (times(false)?, times(true)?);
+        for (found, (plain_ns, durable_writes_ns)) in
+            found.iter_mut().zip(plain.into_iter().zip(durable))
+        {
+            found.model = Some(ModelTimes {
+                plain_ns,
+                durable_writes_ns,
+            });
+        }
     }
     Ok(found)
 }
@@ -142,25 +182,27 @@ impl Ext4 {
         u64::from(self.layout.block_bytes())
     }
 
-    /// Follows a command that has taken effect; returns how much of it went to the journal.
+    /// Follows a command that has taken effect; returns how much of it went to the journal, and whether a commit
+    /// ends with it.
     fn observe(
         &mut self,
         view: &View<'_>,
         command: &Command,
         counts: bool,
-    ) -> Result<u64, PersistError> {
+    ) -> Result<(u64, bool), PersistError> {
         let times = (command.at, command.done_at);
         match command.kind {
-            CommandKind::Discard => return Ok(0),
+            CommandKind::Discard => return Ok((0, false)),
             CommandKind::Flush => {
                 self.retry(view, counts)?;
                 self.clock.flush(times);
-                return Ok(0);
+                return Ok((0, false));
             }
             CommandKind::Write | CommandKind::DurableWrite => {}
         }
         let (mut to_journal, mut is_data, mut is_log) = (0, false, false);
         let mut commits = Vec::new();
+        let mut is_fast_commit = false;
         let end = command.offset + command.bytes;
         let places = command.offset / self.block_bytes()..end.div_ceil(self.block_bytes());
         for place in places {
@@ -170,6 +212,7 @@ impl Ext4 {
                 continue;
             };
             to_journal += self.block_bytes();
+            is_fast_commit |= block >= self.superblock.end;
             if self.observe_journal(view, block, counts, &mut commits)? {
                 is_log = true;
             }
@@ -180,6 +223,7 @@ impl Ext4 {
         if is_log {
             self.clock.write(Written::Log, times);
         }
+        let is_commit = is_fast_commit || !commits.is_empty();
         for (block, sequence) in commits {
             self.clock.commit(times);
             if !self.committed(view, block, sequence, counts)? {
@@ -189,7 +233,7 @@ impl Ext4 {
         if !counts {
             self.clock.reset();
         }
-        Ok(to_journal.min(command.bytes))
+        Ok((to_journal.min(command.bytes), is_commit))
     }
 
     /// Follows a block of the journal; whether it belongs to a transaction and is not its commit block.

@@ -27,6 +27,7 @@ fn options(under: Under) -> CompareOptions {
             .collect(),
         modes: vec![JournalMode::Delete, JournalMode::Wal],
         statements: vec![Statement::Insert],
+        is_cold: false,
         operations: 20,
         rounds: 1,
         background: None,

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use mobifs_numerics::Random;
 use rusqlite::{Connection, OpenFlags, params};
 use serde::Serialize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Rows that are there before updates and deletes are measured.
@@ -119,25 +119,42 @@ pub fn prepare(
     mode: JournalMode,
     statement: Statement,
 ) -> Result<Prepared, WorkloadError> {
-    let path = directory.join(format!("{}-{statement:?}.db", mode.name()));
-    let mut connection = open(&path, mode)?;
+    let mut connection = open(&path_of(directory, mode, statement), mode)?;
     if statement != Statement::Insert {
         fill(&mut connection, ROWS)?;
     }
-    let mut doomed: Vec<u64> = (1..=ROWS).collect();
-    let mut random = Random::new(7);
-    for index in (1..doomed.len()).rev() {
-        doomed.swap(index, random.below(index as u64 + 1) as usize);
-    }
-    Ok(Prepared {
-        connection,
-        statement,
-        doomed,
-        random,
-    })
+    Ok(Prepared::new(connection, statement))
+}
+
+/// Opens a database that [`prepare`] has made.
+pub fn reopen(
+    directory: &Path,
+    mode: JournalMode,
+    statement: Statement,
+) -> Result<Prepared, WorkloadError> {
+    let connection = open(&path_of(directory, mode, statement), mode)?;
+    Ok(Prepared::new(connection, statement))
+}
+
+fn path_of(directory: &Path, mode: JournalMode, statement: Statement) -> PathBuf {
+    directory.join(format!("{}-{statement:?}.db", mode.name()))
 }
 
 impl Prepared {
+    fn new(connection: Connection, statement: Statement) -> Self {
+        let mut doomed: Vec<u64> = (1..=ROWS).collect();
+        let mut random = Random::new(7);
+        for index in (1..doomed.len()).rev() {
+            doomed.swap(index, random.below(index as u64 + 1) as usize);
+        }
+        Self {
+            connection,
+            statement,
+            doomed,
+            random,
+        }
+    }
+
     /// Transactions of one row each, as many as `limit` allows.
     pub fn run(mut self, limit: Limit) -> Result<Measured, WorkloadError> {
         let mut times = Vec::new();

@@ -7,13 +7,12 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
+use super::view::View;
 use super::{Owner, filesystem_of, from_kernel, lock_dead, open_ours, unlink};
 use crate::database::lower_file::FileIdentity;
 
@@ -24,26 +23,8 @@ const LOOKS: Duration = Duration::from_secs(60 * 60);
 /// When this process looked last, in seconds since the machine was started.
 static LOOKED: AtomicU64 = AtomicU64::new(0);
 
-/// How a process sees paths: another one with the same sees the same files at them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct View {
-    mounts: u64,
-    root: (u64, u64),
-}
-
-impl View {
-    pub(super) fn own() -> Option<Self> {
-        let mounts = std::fs::metadata("/proc/self/ns/mnt").ok()?.ino();
-        let root = std::fs::metadata("/").ok()?;
-        Some(Self {
-            mounts,
-            root: (root.dev(), root.ino()),
-        })
-    }
-}
-
 /// Looks, if this process has not for a while.
-pub(super) fn remove_now_and_then(directory: &Path) {
+pub(in crate::database) fn remove_now_and_then(directory: &Path) {
     let now = since_boot();
     let last = LOOKED.load(Ordering::Relaxed);
     if last == 0 || now.as_secs().saturating_sub(last) >= LOOKS.as_secs() {
