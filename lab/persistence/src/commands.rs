@@ -218,7 +218,7 @@ impl GroupCosts {
     pub fn tables(&self) -> Vec<Table> {
         let values: [(&str, fn(&GroupCost) -> f64); 3] = [
             ("Until all commits are durable, ms", |cost| cost.ms),
-            ("KiB programmed", |cost| cost.programmed_bytes / 1024.0),
+            ("KiB programmed, without padding", |cost| cost.programmed_bytes / 1024.0),
             ("mJ, without idling", |cost| cost.energy_mj),
         ];
         let table = |(caption, value): (&str, fn(&GroupCost) -> f64)| {
