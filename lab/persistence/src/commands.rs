@@ -216,13 +216,16 @@ impl GroupCosts {
     /// As tables: ways in rows, sizes of groups in columns.
     #[must_use]
     pub fn tables(&self) -> Vec<Table> {
-        let values: [(&str, fn(&GroupCost) -> f64); 3] = [
+        type Value = fn(&GroupCost) -> f64;
+        let values: [(&str, Value); 3] = [
             ("Until all commits are durable, ms", |cost| cost.ms),
-            ("KiB programmed, without padding", |cost| cost.programmed_bytes / 1024.0),
+            ("KiB programmed, without padding", |cost| {
+                cost.programmed_bytes / 1024.0
+            }),
             ("mJ, without idling", |cost| cost.energy_mj),
         ];
         let table = |(caption, value): (&str, fn(&GroupCost) -> f64)| {
-            let mut table = Table::new(&format!("{caption}: {}", self.device), &["programs"]);
+            let mut table = Table::new(format!("{caption}: {}", self.device), &["programs"]);
             table
                 .head
                 .extend(PROGRAMS.map(|programs| programs.to_string()));

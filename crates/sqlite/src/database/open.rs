@@ -14,7 +14,7 @@ use mobifs_volume::{
 };
 use rustix::process::Uid;
 
-use crate::database::arena_file::{self, ArenaFile, ArenaUser, Found};
+use crate::database::arena_file::{self, ArenaFile, ArenaUser, Found, gone};
 use crate::database::companion_name;
 use crate::database::header::Beginning;
 use crate::database::lower_file::LowerFile;

@@ -18,8 +18,8 @@ use mobifs_persistence::{
 use mobifs_workloads::workload::sqlite::JournalMode;
 use serde::Serialize;
 
-use super::compare::{PresetArgument, options_of, title};
 use super::commands;
+use super::compare::{PresetArgument, options_of, title};
 use super::output::{failure, scratch, write};
 use crate::failure::{Code, Failure, put};
 
