@@ -23,6 +23,9 @@ pub enum FileRef {
     Handle(Slot),
 }
 
+/// Of a rollback journal of SQLite: a shorter file is none.
+const ROLLBACK_HEADER_BYTES: u64 = 28;
+
 /// What kind of special file [`Operation::MakeNode`] makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
@@ -208,9 +211,16 @@ impl Operation {
         )
     }
 
-    /// Whether it may take a rollback journal's name away, which a successor makes durable.
+    /// Whether it may take a rollback journal's name or content away, which a successor makes durable.
     pub fn may_end_rollback(&self) -> bool {
         match self {
+            Self::Truncate { file, size } => {
+                let may_be_journal = match file {
+                    FileRef::Path(path) => path.ends_with("-journal"),
+                    FileRef::Handle(_) => true,
+                };
+                *size < ROLLBACK_HEADER_BYTES && may_be_journal
+            }
             Self::Unlink { path } => path.ends_with("-journal"),
             Self::Rename { from, to, .. } => from.ends_with("-journal") || to.ends_with("-journal"),
             _ => false,
