@@ -23,7 +23,7 @@ pub enum FileRef {
     Handle(Slot),
 }
 
-/// Of a rollback journal of SQLite: a shorter file is none.
+/// Bytes of the header of a rollback journal of SQLite: a shorter file is none.
 const ROLLBACK_HEADER_BYTES: u64 = 28;
 
 /// What kind of special file [`Operation::MakeNode`] makes.
