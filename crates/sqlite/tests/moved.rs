@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -13,7 +14,7 @@ use common::{
     set_mode,
 };
 use mobifs_volume::Arena;
-use rusqlite::ErrorCode;
+use rusqlite::{ErrorCode, ffi};
 use serde_json::Value;
 
 const DURABLE_ROWS: i64 = 100;
@@ -155,5 +156,58 @@ fn a_database_with_another_name_than_when_it_was_used_is_refused() {
         assert_eq!(count(&connection), ROWS, "{mode}");
         connection.close().unwrap();
         is_ordinary(&old, ROWS);
+    }
+}
+
+/// Prints what SQLite writes to its log.
+unsafe extern "C" fn print(_: *mut c_void, _code: c_int, text: *const c_char) {
+    // SAFETY: SQLite passes a string that ends with a zero.
+    println!(
+        "\nlog: {}",
+        unsafe { CStr::from_ptr(text) }.to_string_lossy()
+    );
+}
+
+/// Not a test: the program that opens a database and prints what SQLite writes to its log.
+#[test]
+fn opens_with_a_log() {
+    let Some((_, path)) = purpose() else {
+        return;
+    };
+    let print: unsafe extern "C" fn(*mut c_void, c_int, *const c_char) = print;
+    // SAFETY: no other thread uses SQLite yet, and the arguments are those of this option.
+    let set = unsafe {
+        ffi::sqlite3_config(
+            ffi::SQLITE_CONFIG_LOG,
+            print,
+            std::ptr::null_mut::<c_void>(),
+        )
+    };
+    assert_eq!(set, ffi::SQLITE_OK);
+    let connection = opened(&path, "");
+    let rows = connection.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0));
+    // The table, too, may be in the store alone.
+    println!("\nrows: {}", rows.unwrap_or(0));
+    connection.close().unwrap();
+}
+
+/// The file is what it was when it was opened, and that was said nowhere.
+#[test]
+fn a_database_without_the_store_of_the_app_that_did_not_close_it_is_opened_with_a_warning() {
+    for is_there in [true, false] {
+        let place = not_closed(SAFE_MODES[0]);
+        let mut own = place.path().into_os_string();
+        own.push("-mobifs");
+        if !is_there {
+            fs::remove_dir_all(&own).unwrap();
+        }
+        let output = child("opens_with_a_log", "", &place.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("\nrows: "), "{output:?}");
+        let warning = "which has what was committed since it was opened, is not there";
+        assert_eq!(said.contains(warning), !is_there, "{said}");
+        assert_eq!(said.contains(&format!("rows: {ROWS}")), is_there, "{said}");
     }
 }

@@ -37,6 +37,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use mobifs_volume::{Arena, ArenaError};
 use parking_lot::Mutex;
@@ -53,6 +54,9 @@ pub(crate) const DEFAULT_DIRECTORY: &str = "/dev/shm";
 const TOKEN_NAME: &str = "arena";
 /// A number in the way the kernel writes a UUID.
 const TOKEN_BYTES: usize = 36;
+/// How often the lock of an arena is tried, and the pause between two tries.
+const LOCK_TRIES: u32 = 200;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// A longer path is not recorded: the record has a limit.
 const PATH_BYTES_MAX: usize = 1000;
 
@@ -257,13 +261,21 @@ impl ArenaFile {
                 }
                 Ok(None) | Err(_) => continue,
             };
-            // Otherwise it is from before the last boot, or of another file, or its process lives.
+            // Otherwise it is from before the last boot, or of another file.
             let is_ours = owner.boot == boot
                 && token.is_some()
                 && owner.token == token
                 && self.is_ours(&owner);
-            if !is_ours || !lock_dead(&file) {
+            if !is_ours {
                 continue;
+            }
+            match lock_soon(&file) {
+                Some(true) => {}
+                Some(false) => continue,
+                // This file is a copy, and the original is open.
+                None if owner.database.device != self.user.file.device => continue,
+                // Without it the database would be opened without what the arena holds.
+                None => return Err(Failure::InUseElsewhere(owner.path().unwrap_or(path))),
             }
             let arena = match Arena::attach_file(&file, path.clone()) {
                 Ok(arena) => arena,
@@ -512,6 +524,20 @@ fn write_token(store: &Path, token: &str) -> io::Result<()> {
 fn lock_dead(file: &File) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
         && file.metadata().is_ok_and(|about| about.nlink() == 1)
+}
+
+/// As [`lock_dead`], for an arena that must not be passed over: this process has the database locked, so whoever
+/// holds the lock now is a copy of a descriptor in a process that another thread forks, and which goes when that
+/// calls `exec`. None if it stays.
+fn lock_soon(file: &File) -> Option<bool> {
+    for _ in 0..LOCK_TRIES {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+            Err(_) => return Some(false),
+            Ok(()) => return Some(file.metadata().is_ok_and(|about| about.nlink() == 1)),
+        }
+    }
+    None
 }
 
 /// Opens a file, if it is this user's. No other user can have opened it then: it has one name

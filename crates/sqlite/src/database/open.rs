@@ -376,6 +376,20 @@ impl<'a> Opener<'a> {
         ));
     }
 
+    /// Says what is missing where a database is marked as in use and has no store: what was committed since it was
+    /// opened is in that, wherever it is. The file itself is whole, and may be all that its owner has.
+    pub(crate) fn warn_of_missing_store(&self, beginning: Beginning) {
+        let own = StoreScope::File(self.name.clone()).own_path(&self.directory);
+        if beginning.is_in_use() && !own.exists() {
+            (self.warn)(&format!(
+                "{}: it was not closed, and {}, which has what was committed since it was opened, is not there: \
+                 it is opened without that",
+                self.path.display(),
+                own.display()
+            ));
+        }
+    }
+
     /// Commits what the arena of a killed process holds, and applies it. Where there is no room for
     /// that the database goes on as the killed process left it, in the same arena: what is there can
     /// be read, and is committed when there is room.

@@ -59,6 +59,36 @@ impl Bed {
     }
 }
 
+/// A process that another thread forks has copies of all descriptors until it calls `exec`, and with them their
+/// locks: the arena was passed over, and the database opened without what it held.
+#[test]
+fn an_arena_that_a_forked_process_still_has_locked_is_waited_for() {
+    let bed = Bed::new();
+    bed.killed(DATABASE, "medium");
+    let arena = std::fs::read_dir(bed.arenas.path()).unwrap().next();
+    let copied = File::open(arena.unwrap().unwrap().path()).unwrap();
+    rustix::fs::flock(&copied, FlockOperation::NonBlockingLockExclusive).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(LOCK_PAUSE * 5);
+            drop(copied);
+        });
+        assert!(bed.finds(DATABASE, "medium"));
+    });
+}
+
+/// One that stays locked is no reason to open its database without it.
+#[test]
+fn an_arena_that_stays_locked_refuses_its_database() {
+    let bed = Bed::new();
+    bed.killed(DATABASE, "medium");
+    let arena = std::fs::read_dir(bed.arenas.path()).unwrap().next();
+    let copied = File::open(arena.unwrap().unwrap().path()).unwrap();
+    rustix::fs::flock(&copied, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let refused = bed.place(DATABASE, "medium").find();
+    assert!(matches!(refused, Err(Failure::InUseElsewhere(_))));
+}
+
 fn on_device(device: u64) -> FileIdentity {
     FileIdentity { device, ..DATABASE }
 }
