@@ -162,10 +162,8 @@ fn a_database_with_another_name_than_when_it_was_used_is_refused() {
 /// Prints what SQLite writes to its log.
 unsafe extern "C" fn print(_: *mut c_void, _code: c_int, text: *const c_char) {
     // SAFETY: SQLite passes a string that ends with a zero.
-    println!(
-        "\nlog: {}",
-        unsafe { CStr::from_ptr(text) }.to_string_lossy()
-    );
+    let text = unsafe { CStr::from_ptr(text) };
+    println!("\nlog: {}", text.to_string_lossy());
 }
 
 /// Not a test: the program that opens a database and prints what SQLite writes to its log.
