@@ -193,6 +193,9 @@ impl Looked<'_> {
         let now = filesystem.settings(self.mount.id)?;
         if let (Some(now), Ok(interval_s)) = (now, interval_s) {
             let wanted = filesystem.wanted(interval_s);
+            // What steering restores: of a killed daemon that is what it found.
+            let left = self.left_by_killed_daemon();
+            let now = left.map_or(now.clone(), |left| left.before_given(&now));
             let note = self.changes_of_options(&wanted, &now);
             examination.notes.push(note);
             if let (Some(kib @ 1..), Some(0)) = (now.zeroing_kib, wanted.zeroing_kib) {
@@ -224,9 +227,6 @@ impl Looked<'_> {
     }
 
     fn changes_of_options(&self, wanted: &Settings, now: &Settings) -> String {
-        let left = self.left_by_killed_daemon();
-        let before = left.as_ref().map(|left| left.before_given(now));
-        let now = before.as_ref().unwrap_or(now);
         let changes = wanted.changes(now);
         let changes: Vec<_> = changes.iter().map(ToString::to_string).collect();
         let (changes, now) = (changes.join(","), now.shown().join(","));

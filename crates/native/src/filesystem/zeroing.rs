@@ -1,6 +1,6 @@
 //! The zeros that ext4 writes past its journal.
 //!
-//! When a program writes to a part of room that was allocated (`fallocate`), ext4 fills what is left of it with
+//! When a program writes to a part of room that was allocated (`fallocate`), ext4 fills its rest with
 //! zeros on the device itself, up to so many KiB (`extent_max_zeroout_kb`), and no transaction has these. If the
 //! blocks had other content in the journal before, recovery after a power cut puts that content back, into a
 //! file that never had it. With 0 the kernel divides the room instead, and every byte goes through the journal.

@@ -91,7 +91,8 @@ fn what_a_killed_daemon_has_left_is_said_by_check_and_doctor() {
     let check = mobifs(&["steer", "--check"], &disk.at);
     succeeds(&check);
     let said = String::from_utf8_lossy(&check.stdout).into_owned();
-    for needle in [&gone, &stop, "restores commit=5 when it stops"] {
+    let zeroing = "Steering sets extent_max_zeroout_kb in /sys/fs/ext4 to 0 and restores";
+    for needle in [&gone, &stop, "restores commit=5 when it stops", zeroing] {
         assert!(said.contains(needle), "{said}");
     }
     let doctor = mobifs(&["doctor"], &disk.at);
