@@ -2,12 +2,12 @@
 //!
 //! That a database is gone cannot be seen: it may have been moved, or its filesystem is not mounted. So an arena is
 //! removed a week after it was first seen that its process is dead and its database is not where it was, although the
-//! same filesystem is. Until then a file beside it, with the time, says so. Whoever opens a database of the same user
-//! looks.
+//! same filesystem is. Until then a file beside it, with the time and the arena's inode number, says so: another
+//! arena may get its name. Whoever opens a database of the same user looks.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -86,8 +86,12 @@ fn look_at(path: &Path, notice: &Notice, boot: &str, now: Duration) {
     } else if !is_gone(&owner) {
         notice.remove();
     } else {
-        match notice.since() {
-            None => notice.make(now),
+        // The arena is open, so no other file has its inode number.
+        let Ok(arena) = file.metadata().map(|about| about.ino()) else {
+            return;
+        };
+        match notice.since(arena) {
+            None => notice.make(now, arena),
             Some(since) if now.saturating_sub(since) < KEPT => {}
             Some(_) => {
                 if lock_dead(&file) && is_gone(&owner) {
@@ -129,7 +133,8 @@ fn is_filesystem_of(owner: &Owner, path: &Path) -> bool {
 struct Notice(PathBuf);
 
 impl Notice {
-    fn make(&self, now: Duration) {
+    fn make(&self, now: Duration, arena: u64) {
+        self.remove();
         let made = File::options()
             .write(true)
             .create_new(true)
@@ -137,14 +142,17 @@ impl Notice {
             .custom_flags(libc::O_NOFOLLOW)
             .open(&self.0);
         // Without one its arena stays.
-        let _made = made.and_then(|mut file| write!(file, "{}", now.as_secs()));
+        let _made = made.and_then(|mut file| write!(file, "{} {arena}", now.as_secs()));
     }
 
-    fn since(&self) -> Option<Duration> {
+    /// Since when, if it is about this arena.
+    fn since(&self, arena: u64) -> Option<Duration> {
         let file = open_ours(&self.0).ok().flatten()?;
         let mut text = String::new();
-        file.take(20).read_to_string(&mut text).ok()?;
-        Some(Duration::from_secs(text.parse().ok()?))
+        file.take(64).read_to_string(&mut text).ok()?;
+        let (seconds, of_arena) = text.split_once(' ')?;
+        let is_about_it = of_arena.parse() == Ok(arena);
+        is_about_it.then_some(Duration::from_secs(seconds.parse().ok()?))
     }
 
     fn remove(&self) {

@@ -268,7 +268,7 @@ fn mount_points_are_read_as_the_kernel_writes_them() {
 
 /// It stayed in memory until the machine was started again, unless another file got the inode's number.
 #[test]
-fn the_arena_of_a_database_that_is_gone_for_a_day_is_removed() {
+fn the_arena_of_a_database_that_is_gone_for_a_week_is_removed() {
     let bed = Bed::new();
     let database = bed.stores.path().join("data/app.db");
     std::fs::create_dir(database.parent().unwrap()).unwrap();
@@ -310,7 +310,20 @@ fn the_arena_of_a_database_that_is_gone_for_a_day_is_removed() {
         start + gone::KEPT * 5 - Duration::from_secs(1),
     );
     assert_eq!(bed.arenas(), 2, "less than a week");
+    // Another arena gets the name: what is noted is not about it.
+    let other = |entry: std::io::Result<std::fs::DirEntry>| {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        (!name.contains("-gone-")).then_some(path)
+    };
+    let mut arenas = std::fs::read_dir(bed.arenas.path()).unwrap();
+    let arena = arenas.find_map(other).unwrap();
+    std::fs::copy(&arena, bed.stores.path().join("arena")).unwrap();
+    std::fs::remove_file(&arena).unwrap();
+    std::fs::copy(bed.stores.path().join("arena"), &arena).unwrap();
     sweep(5);
+    assert_eq!(bed.arenas(), 2, "it was seen just now");
+    sweep(6);
     assert_eq!(bed.arenas(), 0);
 }
 
