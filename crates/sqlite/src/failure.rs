@@ -193,6 +193,19 @@ pub enum Failure {
         /// The parameter that differs.
         name: &'static str,
     },
+    /// What the database's last process committed is beside another of its names.
+    #[error(
+        "{path} was not closed, has other names (hard links), and {store} is not there: open it by the name \
+         beside which the directory is, or remove the other names",
+        path = path.display(),
+        store = store.display()
+    )]
+    OtherName {
+        /// The database.
+        path: PathBuf,
+        /// Where its store would be by this name.
+        store: PathBuf,
+    },
     /// Parameters contradict each other.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -268,6 +281,7 @@ impl Failure {
             Self::Foreign(_)
             | Self::Parameter { .. }
             | Self::OpenOtherwise { .. }
+            | Self::OtherName { .. }
             | Self::Config(_)
             | Self::NameTooLong { .. }
             | Self::Forked

@@ -209,3 +209,29 @@ fn a_database_without_the_store_of_the_app_that_did_not_close_it_is_opened_with_
         assert_eq!(said.contains(&format!("rows: {ROWS}")), is_there, "{said}");
     }
 }
+
+/// It was opened as the file was, and what had been committed, also durably, was of no use by its own name either.
+#[test]
+fn a_database_that_was_not_closed_is_refused_by_another_of_its_names() {
+    for mode in SAFE_MODES {
+        let place = not_closed(mode);
+        let other = place.directory.path().join("other.db");
+        fs::hard_link(place.path(), &other).unwrap();
+        for _ in 0..2 {
+            let error = open(&other, "")
+                .and_then(|connection| connection.execute_batch("SELECT count(*) FROM t"))
+                .unwrap_err();
+            assert_eq!(
+                error.sqlite_error_code(),
+                Some(ErrorCode::CannotOpen),
+                "{mode}: {error}"
+            );
+            let why = mobifs_sqlite::last_error().unwrap();
+            assert!(why.contains("has other names (hard links)"), "{why}");
+        }
+        let connection = place.open("");
+        assert_eq!(count(&connection), ROWS, "{mode}");
+        connection.close().unwrap();
+        is_ordinary(&other, ROWS);
+    }
+}

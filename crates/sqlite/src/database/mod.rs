@@ -136,7 +136,7 @@ impl Database {
         }
         opener.require_owner(beginning)?;
         opener.check_companions(beginning)?;
-        opener.warn_of_missing_store(beginning);
+        opener.require_own_store(beginning)?;
         let arena = ArenaFile::new(&request.options.arena, opener.arena_user(&lower)?);
         let mut salvaged = None;
         if beginning.is_in_use() {

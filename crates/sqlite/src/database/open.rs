@@ -376,18 +376,30 @@ impl<'a> Opener<'a> {
         ));
     }
 
-    /// Says what is missing where a database is marked as in use and has no store: what was committed since it was
-    /// opened is in that, wherever it is. The file itself is whole, and may be all that its owner has.
-    pub(crate) fn warn_of_missing_store(&self, beginning: Beginning) {
+    /// Looks for the store of a database that is marked as in use: what was committed since it was opened is in
+    /// that, also durably. If the file has other names, the store is beside one of these, and would be of no use once
+    /// the mark was gone. Else what is missing is said: the file may be all that its owner has.
+    ///
+    /// # Errors
+    /// [`Failure::OtherName`].
+    pub(crate) fn require_own_store(&self, beginning: Beginning) -> Result<(), Failure> {
         let own = StoreScope::File(self.name.clone()).own_path(&self.directory);
-        if beginning.is_in_use() && !own.exists() {
-            (self.warn)(&format!(
-                "{}: it was not closed, and {}, which has what was committed since it was opened, is not there: \
-                 it is opened without that",
-                self.path.display(),
-                own.display()
-            ));
+        if !beginning.is_in_use() || own.exists() {
+            return Ok(());
         }
+        if self.path.metadata().is_ok_and(|about| about.nlink() > 1) {
+            return Err(Failure::OtherName {
+                path: self.path.to_owned(),
+                store: own,
+            });
+        }
+        (self.warn)(&format!(
+            "{}: it was not closed, and {}, which has what was committed since it was opened, is not there: \
+             it is opened without that",
+            self.path.display(),
+            own.display()
+        ));
+        Ok(())
     }
 
     /// Commits what the arena of a killed process holds, and applies it. Where there is no room for
