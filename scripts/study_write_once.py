@@ -99,18 +99,18 @@ def measure(disk: LoopImage, directory: Path, mount: MobiMount | None, name: str
     """Bytes that the device got until the program went on, and until all was in place, for each that it wrote."""
     chance = random.Random(1)
 
-    def settle() -> None:
+    def make_durable() -> None:
         if mount is not None:
             mount.sync()
         disk.sync()
 
     if name in ("overwrite", "random"):
         fill(directory / "large", LARGE, chance)
-    settle()
+    make_durable()
     before = disk.bytes_written()
     written = CASES[name](directory, chance)
     durable = disk.bytes_written() - before
-    settle()
+    make_durable()
     return durable / written, (disk.bytes_written() - before) / written
 
 
