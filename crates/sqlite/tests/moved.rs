@@ -235,3 +235,41 @@ fn a_database_that_was_not_closed_is_refused_by_another_of_its_names() {
         is_ordinary(&other, ROWS);
     }
 }
+
+/// As tools restore files: what had been committed for the old one was dropped, and nothing said so.
+#[test]
+fn what_was_committed_to_a_file_that_a_copy_has_replaced_is_kept() {
+    for mode in SAFE_MODES {
+        let place = Place::new();
+        // What is committed next is for a file that is there.
+        let connection = place.open("");
+        make_table(&connection);
+        connection.close().unwrap();
+        let entry = "commits_to_a_database_and_dies";
+        let died = child(entry, mode, &place.path()).output().unwrap();
+        assert!(!died.status.success());
+        let copied = place.directory.path().join("copy");
+        fs::copy(place.path(), &copied).unwrap();
+        fs::rename(&copied, place.path()).unwrap();
+        let connection = place.open("");
+        assert_eq!(count(&connection), 0, "{mode}: as the file was");
+        connection.close().unwrap();
+        is_ordinary(&place.path(), 0);
+        let kept = fs::read_dir(place.directory.path()).unwrap();
+        let kept: Vec<_> = kept.map(|entry| entry.unwrap().file_name()).collect();
+        let is_kept = |name: &std::ffi::OsString| name.to_string_lossy().contains("replaced");
+        assert!(kept.iter().any(is_kept), "{mode}: {kept:?}");
+    }
+}
+
+/// Not a test: the program whose commits only the store has.
+#[test]
+fn commits_to_a_database_and_dies() {
+    let Some((mode, path)) = purpose() else {
+        return;
+    };
+    let connection = opened(&path, "&class=durable");
+    set_mode(&connection, &mode);
+    insert(&connection, 3);
+    std::process::abort();
+}

@@ -139,7 +139,7 @@ impl Database {
         opener.require_own_store(beginning)?;
         let arena = ArenaFile::new(&request.options.arena, opener.arena_user(&lower)?);
         let mut salvaged = None;
-        if beginning.is_in_use() {
+        if beginning.is_in_use() && !opener.has_store_of_another_file() {
             if let Some(arena) = &arena {
                 salvaged = opener.salvage(&lower, arena)?;
             }

@@ -210,7 +210,16 @@ impl<'a> Opener<'a> {
         })
     }
 
-    /// An unmarked database file beside a store with changes is another database than that store's:
+    /// Whether the store has changes for another file than the one that lies here, which is marked as in use:
+    /// another program has replaced that by a copy of it, as tools do that write a new file and rename it.
+    pub(crate) fn has_store_of_another_file(&self) -> bool {
+        let is_here = |name: &Vec<u8>| *name == self.name.as_bytes();
+        self.inspected()
+            .is_ok_and(|found| found.missing.iter().any(is_here))
+    }
+
+    /// An unmarked database file beside a store with changes is another database than that store's, and so is a
+    /// marked one whose store is [of another file](Self::has_store_of_another_file):
     /// another program has put it there, or copied it over the one that was in use. The store must
     /// not be applied to it, and is kept in a directory that MobiFS does not use.
     ///

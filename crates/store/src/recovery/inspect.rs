@@ -48,6 +48,8 @@ pub struct Inspection {
     pub leftovers: u64,
     /// Damaged journals that a salvage has kept: their names in `.mobifs`.
     pub damaged_journals: Vec<String>,
+    /// Names at which the journal has an object, and another one is, or none.
+    pub missing: Vec<Vec<u8>>,
     /// What is wrong: objects that the journal needs and that are not where they
     /// should be. Empty for a consistent store.
     pub problems: Vec<String>,
@@ -261,10 +263,13 @@ impl Inspection {
                     Some(_) => {}
                     // An interrupted apply may have moved it to its final name.
                     None if applying => {}
-                    None => self.problems.push(format!(
-                        "{id}, which committed changes belong to, is not at \"{}\"",
-                        Name::new(name).map_or_else(|_| "limbo".to_owned(), |n| n.to_string())
-                    )),
+                    None => {
+                        self.problems.push(format!(
+                            "{id}, which committed changes belong to, is not at \"{}\"",
+                            Name::new(name).map_or_else(|_| "limbo".to_owned(), |n| n.to_string())
+                        ));
+                        self.missing.push(name.clone());
+                    }
                 }
             }
             if later.is_empty() || later.len() == before {
