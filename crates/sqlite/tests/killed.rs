@@ -161,8 +161,9 @@ fn commits_and_dies() {
     let Some((pragmas, path)) = purpose() else {
         return;
     };
-    let connection = open(&path, "").unwrap();
-    connection.execute_batch(&pragmas).unwrap();
+    let (pragmas, parameters) = pragmas.split_once('&').unwrap_or((&pragmas, ""));
+    let connection = open(&path, &format!("&{parameters}")).unwrap();
+    connection.execute_batch(pragmas).unwrap();
     connection
         .execute_batch("INSERT INTO t(b) VALUES (1)")
         .unwrap();
@@ -191,6 +192,38 @@ fn a_process_that_dies_right_after_a_commit_loses_nothing() {
                 assert_eq!(count(&connection), rows, "{pragmas}");
             }
         }
+    }
+}
+
+/// What a killed process had not committed was lost when the next one was told another directory for the arena.
+#[test]
+fn the_arena_is_found_under_another_parameter() {
+    let place = Place::new();
+    make_table(&place.open(""));
+    let arenas = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let parameters = [
+        String::new(),
+        format!("&arena={}", arenas[0].path().display()),
+        format!("&arena={}", arenas[1].path().display()),
+        "&arena=/no/such/directory".to_owned(),
+    ];
+    let mut rows = 0;
+    for killed in &parameters[..3] {
+        for next in &parameters {
+            let purpose = format!("PRAGMA synchronous=full{killed}");
+            let died = child("commits_and_dies", &purpose, &place.path())
+                .output()
+                .unwrap();
+            assert!(died.status.code().is_none(), "{:?}", died.stderr);
+            rows += 1;
+            let connection = place.open(next);
+            check(&connection);
+            assert_eq!(count(&connection), rows, "{killed} then {next}");
+        }
+    }
+    for directory in &arenas {
+        let left = std::fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(left, 0, "an arena that is not needed any more stays");
     }
 }
 

@@ -29,11 +29,12 @@
 //! where they were ([`gone`]). All others stay until the machine is started again.
 
 pub(super) mod gone;
+mod token;
 mod view;
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -50,10 +51,6 @@ use view::View;
 
 /// Memory that outlives processes, on every Linux but Android.
 pub(crate) const DEFAULT_DIRECTORY: &str = "/dev/shm";
-/// The file beside the journal with the session's token.
-const TOKEN_NAME: &str = "arena";
-/// A number in the way the kernel writes a UUID.
-const TOKEN_BYTES: usize = 36;
 /// How often the lock of an arena is tried, and the pause between two tries.
 const LOCK_TRIES: u32 = 200;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
@@ -230,6 +227,15 @@ impl ArenaFile {
         })
     }
 
+    /// Where the arena of the session before may be: in this directory, or in the one that this session noted, which
+    /// had another `arena` parameter.
+    pub(crate) fn places(directory: &Path, user: &ArenaUser) -> impl Iterator<Item = Self> {
+        let noted = token::directory(&user.store).filter(|noted| noted != directory);
+        let directories = [Some(directory.to_owned()), noted];
+        let places = directories.into_iter().flatten();
+        places.filter_map(|directory| Self::new(&directory, user.clone()))
+    }
+
     fn name(&self) -> String {
         let user = rustix::process::geteuid().as_raw();
         let FileIdentity { device, inode, .. } = self.user.file;
@@ -243,7 +249,7 @@ impl ArenaFile {
     pub(crate) fn find(&self) -> Result<Found, Failure> {
         let mut found = Found::Nothing;
         let boot = from_kernel("boot_id").map_err(Failure::system("reading the boot id"))?;
-        let token = read_token(&self.user.store);
+        let token = token::token(&self.user.store);
         for Taken { path, is_on_device } in self.taken()? {
             let file = match open_ours(&path) {
                 Ok(Some(file)) => file,
@@ -369,7 +375,7 @@ impl ArenaFile {
     pub(crate) fn bind(&self, arena: &Arena) -> Result<(), Failure> {
         let binding = || Failure::system("writing the name of the arena beside the journal");
         let token = from_kernel("uuid").map_err(binding())?;
-        write_token(&self.user.store, &token).map_err(binding())?;
+        token::write(&self.user.store, &token, &self.directory).map_err(binding())?;
         self.record(arena, Some(token))
     }
 
@@ -378,7 +384,7 @@ impl ArenaFile {
     /// # Errors
     /// As [`ArenaFile::bind`].
     pub(crate) fn take_over(&self, arena: &Arena) -> Result<(), Failure> {
-        self.record(arena, read_token(&self.user.store))
+        self.record(arena, token::token(&self.user.store))
     }
 
     fn record(&self, arena: &Arena, token: Option<String>) -> Result<(), Failure> {
@@ -482,42 +488,6 @@ fn unlink(path: &Path) {
     {
         tracing::warn!(path = %path.display(), %error, "cannot remove the arena of a database");
     }
-}
-
-/// The token beside a journal; none if no session has written one.
-fn read_token(store: &Path) -> Option<String> {
-    let file = File::options()
-        .read(true)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-        .open(store.join(TOKEN_NAME));
-    let mut text = String::new();
-    let limit = TOKEN_BYTES as u64 + 2;
-    file.ok()?.take(limit).read_to_string(&mut text).ok()?;
-    let token = text.strip_suffix('\n')?;
-    (token.len() == TOKEN_BYTES).then(|| token.to_owned())
-}
-
-/// Writes it over the one that is there, which needs no room.
-fn write_token(store: &Path, token: &str) -> io::Result<()> {
-    let path = store.join(TOKEN_NAME);
-    let open = || {
-        File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(&path)
-    };
-    let mut file = match open() {
-        // Root has used the database.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            std::fs::remove_file(&path)?;
-            open()?
-        }
-        opened => opened?,
-    };
-    file.write_all(format!("{token}\n").as_bytes())
 }
 
 /// Locks it, unless a living process has it, or it has been removed by now.

@@ -137,11 +137,17 @@ impl Database {
         opener.require_owner(beginning)?;
         opener.check_companions(beginning)?;
         opener.require_own_store(beginning)?;
-        let arena = ArenaFile::new(&request.options.arena, opener.arena_user(&lower)?);
+        let user = opener.arena_user(&lower)?;
+        let mut arena = ArenaFile::new(&request.options.arena, user.clone());
         let mut salvaged = None;
         if beginning.is_in_use() && !opener.has_store_of_another_file() {
-            if let Some(arena) = &arena {
-                salvaged = opener.salvage(&lower, arena)?;
+            for place in ArenaFile::places(&request.options.arena, &user) {
+                salvaged = opener.salvage(&lower, &place)?;
+                if salvaged.is_some() {
+                    // The session goes on in it, wherever it is.
+                    arena = Some(place);
+                    break;
+                }
             }
         } else {
             opener.set_aside_foreign_files()?;

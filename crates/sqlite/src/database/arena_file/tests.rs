@@ -51,7 +51,7 @@ impl Bed {
     fn copy(&self, from: &str, to: &str) {
         let (from, to) = (self.stores.path().join(from), self.stores.path().join(to));
         std::fs::create_dir_all(&to).unwrap();
-        std::fs::copy(from.join(TOKEN_NAME), to.join(TOKEN_NAME)).unwrap();
+        std::fs::copy(from.join(token::NAME), to.join(token::NAME)).unwrap();
     }
 
     fn arenas(&self) -> usize {
