@@ -19,6 +19,12 @@ use crate::space::Space;
 pub const DIRECTORY: &str = "filled";
 /// Small files of one directory.
 const FILES_PER_DIRECTORY: u64 = 1000;
+/// The file that takes what is left, among the large ones.
+const REST_NAME: &str = "rest.bin";
+/// Its size is a multiple of this, so that it does not depend on when the kernel writes metadata.
+const REST_STEP_BYTES: u64 = 1 << 20;
+/// What that file leaves: room for its own metadata, and less than a step.
+pub const REST_LEFT_BYTES: u64 = 2 << 20;
 /// What the plan leaves for the metadata of a small file, so that it is met and not an error.
 const METADATA_BYTES_PER_FILE: u64 = 512;
 
@@ -138,6 +144,9 @@ pub struct Procedure {
     pub large: Sizes,
     /// The small files, if any.
     pub small: Option<Small>,
+    /// One more file takes what is left at the mark, but for [`REST_LEFT_BYTES`] at most.
+    #[serde(default)]
+    pub takes_rest: bool,
     /// What is deleted at the end.
     pub deletion: Deletion,
     /// Large files are written. Otherwise their room is allocated (`fallocate`), where the filesystem can:
@@ -146,7 +155,9 @@ pub struct Procedure {
 }
 
 impl Procedure {
-    /// S4's 4.3: up to 99.5 %, and from there to 75, 90 or 98.5 %.
+    /// S4's 4.3: up to 99.5 %, and from there to 75, 90 or 98.5 %. For [`Utilisation::Full`] what is left at the mark
+    /// is taken, too: of a large filesystem it is more than an app needs, and lies in a few extents, in which new
+    /// files would be whole.
     #[must_use]
     pub const fn new(seed: u64, utilisation: Utilisation) -> Self {
         Self {
@@ -158,6 +169,7 @@ impl Procedure {
                 most_bytes: 16_000_000,
             },
             small: Some(Small::USUAL),
+            takes_rest: matches!(utilisation, Utilisation::Full),
             deletion: Deletion::ToPermille(utilisation.target_permille()),
             large_is_written: false,
         }
@@ -192,25 +204,12 @@ impl Procedure {
         }
     }
 
-    /// With a mark that leaves little on a filesystem of `total_bytes`. Of a large one 0.5 % is more than an app
-    /// needs, and lies in a few extents; at [`Utilisation::Full`] new files would be whole in them.
-    #[must_use]
-    pub fn of_size(mut self, total_bytes: u64) -> Self {
-        const LEFT_BYTES: u64 = 10_000_000;
-        if self.utilisation == Utilisation::Full {
-            let left = (LEFT_BYTES * 1000).div_ceil(total_bytes.max(1));
-            let mark = 1000_u32.saturating_sub(left.clamp(1, 1000) as u32);
-            self.mark_permille = self.mark_permille.max(mark);
-        }
-        self
-    }
-
     /// With as many small files as the target needs on a filesystem that is `before` like this: one
     /// that is partly used before has room for fewer.
     #[must_use]
     pub fn fitting(mut self, before: Space) -> Self {
+        let mark = before.share(self.full_permille());
         if let (Some(small), Deletion::ToPermille(target)) = (&mut self.small, self.deletion) {
-            let mark = before.share(self.mark_permille);
             let filled = mark.saturating_sub(before.used_bytes).max(1);
             let deleted = mark.saturating_sub(before.share(target));
             // A fifth more, as the last file that is deleted is not the last one that is there.
@@ -218,6 +217,15 @@ impl Procedure {
             small.share_permille = small.share_permille.max(needed);
         }
         self
+    }
+
+    /// How full it is before small files are deleted.
+    const fn full_permille(&self) -> u32 {
+        if self.takes_rest {
+            1000
+        } else {
+            self.mark_permille
+        }
     }
 
     /// # Errors
@@ -229,7 +237,7 @@ impl Procedure {
             return wrong("the mark", self.mark_permille.to_string(), range);
         }
         if let Deletion::ToPermille(target) = self.deletion
-            && target > self.mark_permille
+            && target > self.full_permille()
         {
             return wrong("the target", target.to_string(), "not above the mark");
         }
@@ -348,6 +356,9 @@ pub(crate) fn resume_and_apply(
     let mut filling = Filling::new(&root, procedure, before, watch);
     if procedure.utilisation != Utilisation::Low {
         filling.make_files()?;
+        if procedure.takes_rest {
+            filling.take_rest()?;
+        }
         filling.delete_files()?;
     }
     let mut filled = filling.filled;
@@ -537,6 +548,25 @@ impl<'f, 'w> Filling<'f, 'w> {
         }
         let seed = mix(self.procedure.seed, 2 * self.filled.large_files + 1);
         write_content(&file, seed, 0, size).at("write", path)
+    }
+
+    fn take_rest(&mut self) -> Result<(), AgeError> {
+        let directory = self.root.join("large");
+        fs::create_dir_all(&directory).at("make", &directory)?;
+        let path = directory.join(REST_NAME);
+        let made = fs::metadata(&path).map_or(0, |about| about.len());
+        let left = Space::of(self.root)?.free_bytes + made;
+        let size = left.saturating_sub(REST_STEP_BYTES) / REST_STEP_BYTES * REST_STEP_BYTES;
+        if size == 0 || self.filled.was_full_early {
+            return Ok(());
+        }
+        if let Err(error) = self.make_large_at(&path, size) {
+            return self.end_if_full(&path, error);
+        }
+        self.filled.large_files += 1;
+        self.filled.large_bytes += size;
+        self.taken_bytes += size;
+        Ok(())
     }
 
     /// Whether an interrupted run has made the file as a whole: its size is there only with its last byte.

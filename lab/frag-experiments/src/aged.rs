@@ -63,7 +63,7 @@ impl State {
             Self::Low => Procedure::new(seed, Utilisation::Low),
             Self::Moderate => Procedure::new(seed, Utilisation::Moderate),
             Self::High => Procedure::new(seed, Utilisation::High),
-            Self::Full => Procedure::new(seed, Utilisation::Full).of_size(disk_bytes),
+            Self::Full => Procedure::new(seed, Utilisation::Full),
             Self::None => Procedure::aged(seed, Ageing::None, disk_bytes, deleted),
             Self::Holes64 => Procedure::aged(seed, Ageing::Moderate, disk_bytes, deleted),
             Self::Holes8 => Procedure::aged(seed, Ageing::Severe, disk_bytes, deleted),

@@ -338,9 +338,7 @@ fn procedure(
     });
     let procedure = match holes {
         Some(ageing) => Procedure::aged(arguments.seed, ageing, space.total_bytes(), deleted_bytes),
-        None => Procedure::new(arguments.seed, utilisation)
-            .of_size(space.total_bytes())
-            .fitting(space),
+        None => Procedure::new(arguments.seed, utilisation).fitting(space),
     };
     Procedure {
         large_is_written: arguments.write_large,
