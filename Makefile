@@ -22,7 +22,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 .PHONY: help setup build static manuals install install-programs install-manuals install-units install-lab \
 	install-sqlite uninstall deb tarball package-test sqlite-conformance sqlite-tcl wheel wheel-portable \
 	package-check memory-floor sizes site session replay demo test check explore lint test-32bit targets bench \
-	bench-flash bench-native bench-native-cost bench-sqlite-vfs bench-neighbours bench-together bench-record sim-native \
+	bench-flash bench-native bench-native-cost bench-sqlite-vfs bench-neighbours bench-together bench-servers bench-record sim-native \
 	bench-recovery bench-responsiveness fuzz tsan room room-f2fs crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs native-campaign native-guest native-systemd adopt-guest package-guest systemd-check kill-campaign kill-search \
 	poison-campaign postmark-cuts flash-campaign defrag-campaign defrag-comparison frag-f2fs sqlite-campaign \
@@ -201,6 +201,10 @@ bench-together: ## Durable SQLite transactions of four programs at once, on ext4
 	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli
 	python3 scripts/bench_together.py $(BENCH_FLAGS)
 
+bench-servers: ## PostgreSQL, Redis and etcd with durable transactions, on ext4 and on a mount (BENCH_FLAGS, root)
+	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli
+	python3 scripts/bench_servers.py $(BENCH_FLAGS)
+
 bench-record: ## What --record costs, with and without it in turns (BENCH_FLAGS)
 	cargo build --release --locked
 	python3 scripts/bench_record.py $(BENCH_FLAGS)
@@ -320,7 +324,7 @@ soak: ## Long load by stress-ng, fio, dbench and others; nothing may stay (SOAK_
 	cargo build --release --locked
 	python3 scripts/soak.py $(SOAK_FLAGS)
 
-servers: ## PostgreSQL, MariaDB, Redis on a mount: kills, power cuts (SERVERS_FLAGS, root)
+servers: ## PostgreSQL, MariaDB, Redis, etcd on a mount: kills, power cuts (SERVERS_FLAGS, root)
 	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli
 	python3 scripts/servers.py $(SERVERS_FLAGS)
 

@@ -9,7 +9,7 @@ that were acknowledged, in a relaxed one as many as were there at one moment for
   servers.py [--kills N] [--cuts N] [--seed N] [--flash] [--only WORD]
 
 Servers that are not installed are skipped (Debian's packages: postgresql, mariadb-server,
-redis-server). With --flash the mount lies over ext4 on the modelled eMMC, whose power is cut.
+redis-server, etcd-server). With --flash the mount lies over ext4 on the modelled eMMC, whose power is cut.
 """
 
 from __future__ import annotations

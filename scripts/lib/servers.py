@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import http.client
+import json
 import os
 import shutil
 import signal
@@ -11,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from lib.process import Failed, find_tool, run
 
@@ -333,11 +337,86 @@ class Redis(Server):
         return {int(key[len("client") :]): set(map(int, all_)) for key, all_ in listed.items()}
 
 
+class Etcd(Server):
+    """Each write is appended to a log and synced (fdatasync) before it is acknowledged."""
+
+    name = "etcd"
+    needs = ("etcd",)
+
+    def prepare(self) -> None:
+        self.peer_port = free_port()
+
+    def command(self) -> list[str | Path]:
+        address, peer = (f"http://127.0.0.1:{port}" for port in (self.port, self.peer_port))
+        return [
+            "etcd", "--data-dir", self.directory / "data", "--log-level", "error",
+            "--snapshot-count", "2000", "--listen-client-urls", address,
+            "--advertise-client-urls", address, "--listen-peer-urls", peer,
+            "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}",
+        ]  # fmt: skip
+
+    def connection(self) -> tuple[Callable[[str, Any], Any], Callable[[], None]]:
+        """Its JSON over HTTP; keys and values are base64."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        connection.connect()
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        def ask(what: str, about: Any) -> Any:
+            try:
+                connection.request("POST", f"/v3/{what}", json.dumps(about))
+                response = connection.getresponse()
+                answer = response.read()
+            except http.client.HTTPException as problem:
+                raise Failed(f"etcd: {problem!r}") from problem
+            if response.status != 200:
+                raise Failed(f"etcd: {response.status} {answer!r}")
+            return json.loads(answer)
+
+        return ask, connection.close
+
+    def begin(self) -> None:
+        ask, close = self.connection()
+        try:
+            # Answered by a quorum only.
+            ask("kv/range", {"key": as_base64("client")})
+        finally:
+            close()
+
+    def insert(self, client: int) -> tuple[Callable[[int], None], Callable[[], None]]:
+        ask, close = self.connection()
+
+        def step(number: int) -> None:
+            value = as_base64("x" * filler_length(number))
+            ask("kv/put", {"key": as_base64(f"client {client} {number}"), "value": value})
+
+        return step, close
+
+    def rows(self) -> Rows:
+        ask, close = self.connection()
+        try:
+            # All keys from the first one on.
+            found = ask("kv/range", {"key": as_base64("client"), "range_end": as_base64("\0")})
+        finally:
+            close()
+        rows: Rows = defaultdict(set)
+        for pair in found.get("kvs", []):
+            _, client, number = base64.b64decode(pair["key"]).decode().split()
+            value = base64.b64decode(pair.get("value", ""))
+            if len(value) != filler_length(int(number)):
+                raise Failed(f"etcd: row {number} of client {client} is damaged")
+            rows[int(client)].add(int(number))
+        return rows
+
+
+def as_base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
 def available() -> tuple[list[type[Server]], list[str]]:
     """Those that are installed, and what to say of the others."""
     found: list[type[Server]] = []
     absent = []
-    for server in (Postgres, MariaDb, Redis):
+    for server in (Postgres, MariaDb, Redis, Etcd):
         missing = [name for name in server.needs if find_tool(name) is None]
         if server is Postgres and Postgres.programs() is None:
             missing.append("initdb")
