@@ -30,7 +30,7 @@ check_services() {
   goes_on 3
   systemctl stop writer.service || failed "the service cannot be stopped"
   [ "$(systemctl show -p Result --value writer.service)" = success ] || failed "stopping the service fails"
-  until_true "the supervisor has ended" 20 sh -c '! pgrep -x mobifs-run'
+  until_true "the supervisor has ended" 20 sh -c '! pgrep -x "mobifs-run|mobifs-run-keep"'
   [ ! -e /sys/fs/cgroup/system.slice/writer.service ] || failed "a control group stays"
   cat >/usr/local/bin/notifies <<'PROGRAM'
 #!/usr/bin/python3
@@ -86,7 +86,7 @@ UNIT
   [ "$(systemctl show -p MainPID --value forks.service)" = "$(cat /run/forks.pid)" ] ||
     failed "systemd does not know the process of a service of Type=forking"
   systemctl stop forks.service || failed "a service of Type=forking does not stop"
-  until_true "their supervisors have ended" 20 sh -c '! pgrep -x mobifs-run'
+  until_true "their supervisors have ended" 20 sh -c '! pgrep -x "mobifs-run|mobifs-run-keep"'
   say "services: restarted, stopped, killed as a whole and by their process; Type=notify and Type=forking"
 }
 

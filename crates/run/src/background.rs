@@ -18,33 +18,49 @@ pub(crate) fn spawn(work: impl FnOnce(OwnedFd)) -> Result<OwnedFd, Errno> {
         SocketFlags::CLOEXEC,
         None,
     )?;
-    // SAFETY: this process has one thread, so the child may do all that this one may.
-    match unsafe { libc::fork() } {
-        -1 => Err(last_error()),
-        0 => {
+    match fork()? {
+        Forked::Child => {
             drop(own);
             let _new_session = setsid();
-            // SAFETY: as above.
-            match unsafe { libc::fork() } {
-                0 => {
+            match fork() {
+                Ok(Forked::Child) => {
                     work(detach(its));
                     exit(0)
                 }
-                -1 => exit(1),
-                _ => exit(0),
+                Ok(Forked::Parent(_)) => exit(0),
+                Err(_) => exit(1),
             }
         }
-        child => {
+        Forked::Parent(child) => {
             // Where the parent ignores the end of children, there is nothing to wait for.
-            let wait = || waitpid(Pid::from_raw(child), WaitOptions::empty());
+            let wait = || waitpid(Some(child), WaitOptions::empty());
             while wait().is_err_and(|error| error == Errno::INTR) {}
             Ok(own)
         }
     }
 }
 
+/// Which of two processes this is.
+pub(crate) enum Forked {
+    /// The new one.
+    Child,
+    /// The one that has started it.
+    Parent(Pid),
+}
+
+/// Starts a process that goes on from here. This process must have only one thread.
+pub(crate) fn fork() -> Result<Forked, Errno> {
+    // SAFETY: this process has one thread, so the child may do all that this one may.
+    match unsafe { libc::fork() } {
+        0 => Ok(Forked::Child),
+        child => Pid::from_raw(child.max(0))
+            .map(Forked::Parent)
+            .ok_or_else(last_error),
+    }
+}
+
 /// Ends without what a process does at its end: those things are the parent's.
-fn exit(code: libc::c_int) -> ! {
+pub(crate) fn exit(code: libc::c_int) -> ! {
     // SAFETY: the call ends the process.
     unsafe { libc::_exit(code) }
 }
@@ -75,6 +91,8 @@ fn detach(socket: OwnedFd) -> OwnedFd {
             // A service that is being stopped still writes.
             libc::signal(signal, libc::SIG_IGN);
         }
+        // Otherwise nothing could be learnt of the end of a child.
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         libc::prctl(libc::PR_SET_NAME, c"mobifs-run".as_ptr());
     }
     if let Ok(null) = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {

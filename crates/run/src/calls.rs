@@ -29,7 +29,7 @@ pub(crate) enum Kind {
     Write,
     /// `io_uring_setup`, whose rings make calls that no filter sees.
     Rings,
-    /// `mmap(address, bytes, protection, flags, fd, offset)`, of memory that is shared.
+    /// `mmap(address, bytes, protection, flags, fd, offset)`, of a file, to share it.
     Map,
     /// `mmap(arguments)`, which only the process can read.
     OldMap,
@@ -49,6 +49,10 @@ pub(crate) enum Condition {
     Bits {
         argument: u32,
         mask: u32,
+    },
+    /// Memory that is shared, of a file: an argument has the one bit, and not the other.
+    SharedFile {
+        argument: u32,
     },
     /// Not the question for pending errors, which changes nothing.
     IsNoProbe,
@@ -93,13 +97,23 @@ const fn with_bits(number: libc::c_long, kind: Kind, argument: u32, mask: u32) -
     }
 }
 
+const fn shared_file(number: libc::c_long) -> Rule {
+    Rule {
+        number: number as u32,
+        kind: Kind::Map,
+        condition: Condition::SharedFile { argument: 3 },
+    }
+}
+
 /// The numbers that are the same everywhere.
 const RINGS: Rule = rule(425, Kind::Rings);
 const OPEN_HOW: Rule = rule(437, Kind::OpenHow);
 const RESTRICT: Rule = rule(446, Kind::Restrict);
 const MS_SYNC: u32 = libc::MS_SYNC as u32;
 /// The bit that `MAP_SHARED_VALIDATE` has as well.
-const SHARED: u32 = libc::MAP_SHARED as u32;
+pub(crate) const SHARED: u32 = libc::MAP_SHARED as u32;
+/// Memory without a file.
+pub(crate) const ANONYMOUS: u32 = libc::MAP_ANONYMOUS as u32;
 
 #[cfg(any(
     target_arch = "x86_64",
@@ -123,7 +137,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
             rule(libc::SYS_fsync, Kind::Descriptor),
             rule(libc::SYS_fdatasync, Kind::Descriptor),
             with_bits(libc::SYS_msync, Kind::Memory, 2, MS_SYNC),
-            with_bits(libc::SYS_mmap, Kind::Map, 3, SHARED),
+            shared_file(libc::SYS_mmap),
             RANGE,
             rule(libc::SYS_syncfs, Kind::Filesystem),
             rule(libc::SYS_sync, Kind::Everything),
@@ -134,7 +148,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
             rule(X32 | libc::SYS_fsync, Kind::Descriptor),
             rule(X32 | libc::SYS_fdatasync, Kind::Descriptor),
             with_bits(X32 | libc::SYS_msync, Kind::Memory, 2, MS_SYNC),
-            with_bits(X32 | libc::SYS_mmap, Kind::Map, 3, SHARED),
+            shared_file(X32 | libc::SYS_mmap),
             rule(X32 | libc::SYS_syncfs, Kind::Filesystem),
             rule(X32 | libc::SYS_sync, Kind::Everything),
             rule(X32 | 425, Kind::Rings),
@@ -147,7 +161,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
             rule(118, Kind::Descriptor),
             rule(148, Kind::Descriptor),
             with_bits(144, Kind::Memory, 2, MS_SYNC),
-            with_bits(192, Kind::Map, 3, SHARED),
+            shared_file(192),
             rule(90, Kind::OldMap),
             rule(344, Kind::Filesystem),
             rule(36, Kind::Everything),
@@ -166,7 +180,7 @@ const ARM: Architecture = Architecture {
         rule(118, Kind::Descriptor),
         rule(148, Kind::Descriptor),
         with_bits(144, Kind::Memory, 2, MS_SYNC),
-        with_bits(192, Kind::Map, 3, SHARED),
+        shared_file(192),
         rule(373, Kind::Filesystem),
         rule(36, Kind::Everything),
         RINGS,
@@ -207,7 +221,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
             rule(libc::SYS_fsync, Kind::Descriptor),
             rule(libc::SYS_fdatasync, Kind::Descriptor),
             with_bits(libc::SYS_msync, Kind::Memory, 2, MS_SYNC),
-            with_bits(libc::SYS_mmap, Kind::Map, 3, SHARED),
+            shared_file(libc::SYS_mmap),
             RANGE,
             rule(libc::SYS_syncfs, Kind::Filesystem),
             rule(libc::SYS_sync, Kind::Everything),

@@ -2,25 +2,19 @@
 //! process and back: no supervisor can be faster.
 //!
 //! `cargo test --release -p mobifs-run -- --ignored --nocapture what_a_notification_costs`
-use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::OwnedFd;
-use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use mobifs_steered::Decisions;
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use crate::filter::FilterOptions;
-use crate::launch::{hand_over, receive};
-use crate::listener::{Answer, Listener, give_up_new_privileges, install};
-use crate::priority;
+use crate::launch::receive;
+use crate::ledger::Ledger;
+use crate::listener::{Answer, Listener, Next};
 use crate::target::{Found, MountTable, Threads};
+use crate::{priority, supervised};
 
 const TEST: &str = "cost::what_a_notification_costs";
-/// Set in the process that makes the calls.
-const CALLER: &str = "MOBIFS_RUN_COST_CALLER";
 const CALLS: usize = 20_000;
 const ROUNDS: usize = 5;
 
@@ -36,7 +30,7 @@ enum By {
 #[test]
 #[ignore = "a measurement"]
 fn what_a_notification_costs() {
-    if std::env::var_os(CALLER).is_some() {
+    if supervised::to_do().is_some() {
         return call();
     }
     for _ in 0..ROUNDS {
@@ -47,20 +41,7 @@ fn what_a_notification_costs() {
 }
 
 fn measured(by: By) -> String {
-    let (ours, theirs) = socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .unwrap();
-    let mut caller = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "--nocapture", TEST])
-        .env(CALLER, "1")
-        .stdin(Stdio::from(theirs))
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let (ours, mut caller) = supervised::start(TEST, "calls");
     let said = BufReader::new(caller.stdout.take().unwrap());
     // The nice value of a thread stays with it.
     std::thread::spawn(move || answer_all(&ours, by))
@@ -73,10 +54,10 @@ fn measured(by: By) -> String {
 
 fn answer_all(socket: &OwnedFd, by: By) {
     let (listener, ..) = receive(socket, "-").unwrap();
-    let listener = Listener::new(listener);
+    let listener = Listener::new(listener, Ledger::create().unwrap());
     let (decisions, mut threads) = (Decisions::for_all(), Threads::default());
     priority::raise();
-    while let Some(call) = listener.next(|| ()).unwrap() {
+    while let Next::Call(call) = listener.next(None, || ()).unwrap() {
         let answer = match by {
             _ if call.number != libc::SYS_fdatasync as u32 => Answer::Continue,
             By::Nothing => Answer::Value(0),
@@ -97,18 +78,7 @@ fn answer_all(socket: &OwnedFd, by: By) {
 /// The process that makes the calls.
 fn call() {
     let file = tempfile::tempfile().unwrap();
-    let socket = rustix::io::dup(std::io::stdin()).unwrap();
-    let options = FilterOptions {
-        refuses_rings: true,
-        skips_everything: false,
-    };
-    let installed = install(options).or_else(|error| match error {
-        Errno::ACCESS => give_up_new_privileges().and_then(|()| install(options)),
-        error => Err(error),
-    });
-    let (listener, calls_are_kept) = installed.unwrap();
-    hand_over(&socket, &listener, calls_are_kept, OsStr::new("")).unwrap();
-    drop(listener);
+    supervised::begin();
     let mut took_us: Vec<f64> = (0..CALLS)
         .map(|_| {
             let started = Instant::now();

@@ -1,6 +1,6 @@
 //! The filter that passes calls to the supervisor.
 
-use crate::calls::{ARCHITECTURES, Condition, Kind, PROBE, Rule};
+use crate::calls::{ANONYMOUS, ARCHITECTURES, Condition, Kind, PROBE, Rule, SHARED};
 
 const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -69,6 +69,13 @@ fn action_of(rule: &Rule, options: FilterOptions) -> Vec<libc::sock_filter> {
         Condition::Bits { argument, mask } => vec![
             instruction(LOAD, low(argument)),
             jump(IF_BITS, mask, 0, 1),
+            notify,
+            allow,
+        ],
+        Condition::SharedFile { argument } => vec![
+            instruction(LOAD, low(argument)),
+            jump(IF_BITS, SHARED, 0, 2),
+            jump(IF_BITS, ANONYMOUS, 1, 0),
             notify,
             allow,
         ],
@@ -181,6 +188,13 @@ mod tests {
         let (shared, private) = (libc::MAP_SHARED as u64, libc::MAP_PRIVATE as u64);
         assert_eq!(ask(libc::SYS_mmap, [0, 0, 0, shared, 3, 0]), NOTIFY);
         assert_eq!(ask(libc::SYS_mmap, [0, 0, 0, private, 3, 0]), ALLOW);
+        // No file can be changed through it.
+        let anonymous = shared | libc::MAP_ANONYMOUS as u64;
+        assert_eq!(ask(libc::SYS_mmap, [0, 0, 0, anonymous, 3, 0]), ALLOW);
+        assert_eq!(
+            ask(libc::SYS_mmap, [0, 0, 0, anonymous ^ shared, 3, 0]),
+            ALLOW
+        );
         let durable = u64::from(DURABLE_WRITE & DURABLE_WRITE.wrapping_neg());
         assert_eq!(ask(libc::SYS_pwritev2, [0, 0, 0, 0, 0, durable]), NOTIFY);
         assert_eq!(ask(libc::SYS_pwritev2, [0, 0, 0, 0, 0, 1]), ALLOW);

@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use mobifs_steered::{
     Decisions, Device, Directory, MAPPING_FLAG_ENVIRONMENT, MappingFlag, Steered,
@@ -21,8 +22,10 @@ use rustix::net::{
 use crate::calls::ARCHITECTURES;
 use crate::filter::FilterOptions;
 use crate::group::Group;
+use crate::ledger::Ledger;
 use crate::listener::{Listener, give_up_new_privileges, install, is_available};
-use crate::{background, preload, priority, supervisor};
+use crate::supervisor::Supervisor;
+use crate::{background, guards, preload};
 
 /// Tells the library that every filesystem counts as steered.
 const UNSAFE_ENVIRONMENT: &str = "MOBIFS_RUN_UNSAFE";
@@ -216,7 +219,7 @@ impl Run {
         } else {
             Decisions::by(directory.clone())
         };
-        let supervisor = background::spawn(|socket| supervise(socket, decisions, &directory));
+        let supervisor = background::spawn(|socket| supervise(socket, decisions, directory));
         let supervisor = supervisor.map_err(RunError::of("start a supervisor"))?;
         let options = FilterOptions {
             refuses_rings: !self.allows_rings,
@@ -338,20 +341,23 @@ fn exec(words: &[CString], variables: &[CString]) -> io::Error {
 }
 
 /// The supervisor's whole life. It ends if it gets no listener.
-fn supervise(socket: OwnedFd, decisions: Decisions, directory: &Directory) {
+fn supervise(socket: OwnedFd, decisions: Decisions, directory: Directory) {
     // Where there is no flag, the library in the programs finds none, and looks at each call. The
-    // programs find it as long as this process has its file open.
+    // programs find it as long as this process, the outer guard, has its file open.
     let (flag, _file, address) = match MappingFlag::create() {
         Ok((flag, file, address)) => (Some(flag), Some(file), address),
         Err(_) => (None, None, NO_FLAG.to_owned()),
+    };
+    let Ok(ledger) = Ledger::create() else {
+        return;
     };
     let Ok((listener, calls_are_kept, path)) = receive(&socket, &address) else {
         return;
     };
     drop(socket);
-    priority::raise();
-    let listener = Listener::new(listener);
-    supervisor::serve(listener, decisions, directory, calls_are_kept, flag);
+    let listener = Listener::new(listener, ledger);
+    let supervisor = Supervisor::new(listener, decisions, directory, calls_are_kept, flag);
+    guards::serve(&Arc::new(supervisor));
     if !path.is_empty() {
         Group::at(path.into()).remove();
     }

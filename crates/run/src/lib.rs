@@ -2,9 +2,10 @@
 //!
 //! Two mechanisms decide, call by call, by the filesystem of the descriptor: a library that is loaded
 //! into the program (crate `mobifs-run-preload`), and for what it does not reach, as static programs, a
-//! seccomp filter with a supervisor in another process. The process that runs the command *becomes*
+//! seccomp filter with a supervisor in other processes. The process that runs the command *becomes*
 //! the command: its number, terminal, signals and exit status are the command's own. The supervisor is
-//! a process in the background, and ends with the last process under the filter.
+//! in the background, and ends with the last process under the filter. One of its processes answers, and two stand by
+//! (`guards`), so that the kill of any one of them is made good.
 #![deny(unsafe_code)]
 
 mod background;
@@ -14,13 +15,20 @@ mod cost;
 mod everything;
 mod filter;
 mod group;
+mod guards;
 mod launch;
+mod ledger;
+#[cfg(test)]
+mod left_over;
 mod listener;
 mod opens;
 mod preload;
 mod priority;
+mod received;
 mod same_credentials;
 mod steering_units;
+#[cfg(test)]
+mod supervised;
 mod supervisor;
 mod supervisor_probe;
 mod target;

@@ -2,13 +2,17 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::ops::Deref;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
 
 use crate::filter::{FilterOptions, program};
+use crate::ledger::{Entry, Ledger};
+use crate::received::Received;
 
 /// `SECCOMP_FILTER_FLAG_…`.
 const NEW_LISTENER: libc::c_ulong = 1 << 3;
@@ -19,28 +23,12 @@ const SPECULATION_STAYS: libc::c_ulong = 1 << 2;
 const CONTINUE: u32 = 1;
 /// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`.
 const WAKE_AT_ONCE: u64 = 1;
-/// `SECCOMP_ADDFD_FLAG_SEND`.
-const ADD_AND_ANSWER: u32 = 2;
 
 const RECEIVE: Opcode = opcode::read_write::<Received>(b'!', 0);
 const ANSWER: Opcode = opcode::read_write::<Reply>(b'!', 1);
 const IS_VALID: Opcode = opcode::write::<u64>(b'!', 2);
 const ADD_DESCRIPTOR: Opcode = opcode::write::<AddDescriptor>(b'!', 3);
 const SET_FLAGS: Opcode = opcode::write::<u64>(b'!', 4);
-
-/// `struct seccomp_notif`.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-pub(crate) struct Received {
-    id: u64,
-    /// The thread; 0 if this process cannot see it.
-    pub(crate) thread: u32,
-    flags: u32,
-    pub(crate) number: u32,
-    pub(crate) architecture: u32,
-    instruction: u64,
-    pub(crate) arguments: [u64; 6],
-}
 
 /// `struct seccomp_notif_resp`.
 #[repr(C)]
@@ -74,55 +62,112 @@ pub(crate) enum Answer {
     Descriptor { file: OwnedFd, close_on_exec: bool },
 }
 
+/// A call that was taken up, to be answered once.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    received: Received,
+    entry: Entry,
+}
+
+impl Deref for Call {
+    type Target = Received;
+
+    fn deref(&self) -> &Received {
+        &self.received
+    }
+}
+
+/// What waiting for a call has come to.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Call(Call),
+    /// No process has the filter any more.
+    Over,
+    /// None has come in time.
+    Late,
+}
+
 /// The receiving end of a filter.
 #[derive(Debug)]
 pub(crate) struct Listener {
     descriptor: OwnedFd,
+    ledger: Ledger,
 }
 
 impl Listener {
     /// What was received from the process that has installed the filter.
-    pub(crate) fn new(descriptor: OwnedFd) -> Self {
-        let listener = Self { descriptor };
+    pub(crate) fn new(descriptor: OwnedFd, ledger: Ledger) -> Self {
+        let listener = Self { descriptor, ledger };
         // Linux before 6.7 wakes whom it wants, five times as slowly.
         let _set = listener.control_value(SET_FLAGS, WAKE_AT_ONCE as usize);
         listener
     }
 
-    /// Waits for the next call, and then for `may_begin` to return before it takes the call up; `None` when
-    /// no process has the filter any more. Receiving would wait for a call as well, but take it up at once.
-    pub(crate) fn next(&self, may_begin: impl Fn()) -> io::Result<Option<Received>> {
+    /// What is known of the programs, whichever process has found it out.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Waits for the next call until a moment, and then for `may_begin` to return before it takes the call up.
+    /// Receiving would wait for a call as well, but take it up at once.
+    pub(crate) fn next(&self, until: Option<Instant>, may_begin: impl Fn()) -> io::Result<Next> {
         loop {
-            let mut waited = [PollFd::new(&self.descriptor, PollFlags::IN)];
-            match poll(&mut waited, None) {
-                Err(Errno::INTR) => continue,
-                result => result?,
-            };
-            let events = waited[0].revents();
-            if !events.contains(PollFlags::IN) {
-                if events.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
-                    return Ok(None);
-                }
-                continue;
+            if let Some(end) = self.wait(until)? {
+                return Ok(end);
             }
             may_begin();
-            let mut received = Received::default();
-            match self.control(RECEIVE, &mut received) {
-                Ok(()) => return Ok(Some(received)),
-                // The thread is gone, or a signal has ended its call.
-                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
-                Err(error) => return Err(error.into()),
+            let entry = self.ledger.take().ok_or(Errno::NOBUFS)?;
+            let receive = |into| self.control(RECEIVE, into).map(drop);
+            match self.ledger.fill(&entry, receive) {
+                Ok(received) => return Ok(Next::Call(Call { received, entry })),
+                Err(error) => {
+                    self.ledger.give_back(&entry);
+                    // The thread is gone, or a signal has ended its call.
+                    if !matches!(error, Errno::NOENT | Errno::INTR | Errno::AGAIN) {
+                        return Err(error.into());
+                    }
+                }
             }
         }
     }
 
+    /// Waits until there is a call; else why there is none.
+    fn wait(&self, until: Option<Instant>) -> io::Result<Option<Next>> {
+        loop {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+            let mut waited = [PollFd::new(&self.descriptor, PollFlags::IN)];
+            match poll(&mut waited, timeout.as_ref()) {
+                Ok(0) => return Ok(Some(Next::Late)),
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            let events = waited[0].revents();
+            if events.contains(PollFlags::IN) {
+                return Ok(None);
+            }
+            if events.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+                return Ok(Some(Next::Over));
+            }
+        }
+    }
+
+    /// Calls that a process has taken up which has ended since, each with the descriptor that its process has got for
+    /// it. For who takes up calls from now on.
+    pub(crate) fn left_over(&self) -> impl Iterator<Item = (Call, Option<u32>)> {
+        let left = self.ledger.left_over().into_iter();
+        left.map(|(entry, received, added)| (Call { received, entry }, added))
+    }
+
     /// Whether the call still waits, so that its thread's number is still that thread's.
     pub(crate) fn is_waiting(&self, call: &Received) -> bool {
-        self.control(IS_VALID, &mut call.id.clone()).is_ok()
+        let mut id = call.id;
+        self.control(IS_VALID, &raw mut id).is_ok()
     }
 
     /// Answers a call; one that does not wait any more needs no answer.
-    pub(crate) fn answer(&self, call: &Received, answer: Answer) {
+    pub(crate) fn answer(&self, call: &Call, answer: Answer) {
         let mut reply = Reply {
             id: call.id,
             value: 0,
@@ -136,20 +181,28 @@ impl Listener {
             Answer::Descriptor {
                 file,
                 close_on_exec,
-            } => {
-                let Err(error) = self.add(call, &file, close_on_exec) else {
-                    return;
-                };
-                reply.error = -error.raw_os_error();
-            }
+            } => match self.add(call, &file, close_on_exec) {
+                Ok(number) => reply.value = number.into(),
+                Err(error) => reply.error = -error.raw_os_error(),
+            },
         }
-        let _waits_no_more = self.control(ANSWER, &mut reply);
+        let _waits_no_more = self.control(ANSWER, &raw mut reply);
+        self.ledger.give_back(&call.entry);
     }
 
-    fn add(&self, call: &Received, file: &OwnedFd, close_on_exec: bool) -> Result<(), Errno> {
+    /// Gives the process of a call a descriptor.
+    ///
+    /// The kernel can answer the call at the same time. But if this process is killed before the program's thread has
+    /// taken the descriptor, that call then returns 0, which is another file.
+    pub(crate) fn add(
+        &self,
+        call: &Call,
+        file: &OwnedFd,
+        close_on_exec: bool,
+    ) -> Result<u32, Errno> {
         let mut add = AddDescriptor {
             id: call.id,
-            flags: ADD_AND_ANSWER,
+            flags: 0,
             source: file.as_raw_fd() as u32,
             target: 0,
             target_flags: if close_on_exec {
@@ -158,28 +211,24 @@ impl Listener {
                 0
             },
         };
-        self.control(ADD_DESCRIPTOR, &mut add)
+        let number = self.control(ADD_DESCRIPTOR, &raw mut add)?;
+        self.ledger.note_descriptor(&call.entry, number);
+        Ok(number)
     }
 
-    fn control<T>(&self, operation: Opcode, argument: &mut T) -> Result<(), Errno> {
-        // SAFETY: each operation is used with the structure from which its number is made.
-        result(unsafe {
-            libc::ioctl(
-                self.descriptor.as_raw_fd(),
-                operation as _,
-                std::ptr::from_mut(argument),
-            )
-        })
+    fn control<T>(&self, operation: Opcode, argument: *mut T) -> Result<u32, Errno> {
+        // SAFETY: each operation is used with a pointer to the structure from which its number is made.
+        result(unsafe { libc::ioctl(self.descriptor.as_raw_fd(), operation as _, argument) })
     }
 
-    fn control_value(&self, operation: Opcode, argument: usize) -> Result<(), Errno> {
+    fn control_value(&self, operation: Opcode, argument: usize) -> Result<u32, Errno> {
         // SAFETY: the operation takes a number, and no memory.
         result(unsafe { libc::ioctl(self.descriptor.as_raw_fd(), operation as _, argument) })
     }
 }
 
-fn result(code: libc::c_int) -> Result<(), Errno> {
-    if code >= 0 { Ok(()) } else { Err(last_error()) }
+fn result(code: libc::c_int) -> Result<u32, Errno> {
+    u32::try_from(code).map_err(|_| last_error())
 }
 
 fn last_error() -> Errno {

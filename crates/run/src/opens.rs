@@ -9,15 +9,16 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, open, openat2};
 use rustix::io::Errno;
 
 use crate::calls::{Kind, SYNCHRONOUS};
-use crate::listener::{Answer, Received};
+use crate::listener::Answer;
+use crate::received::Received;
 use crate::same_credentials::{Twin, has_free_descriptors};
 use crate::target::{Found, MountTable, Threads, read_memory, read_path};
 
-/// With these flags, opening a file means the same whoever opens it.
+/// With these flags, opening a file means the same whoever opens it, and also if it is opened twice because the
+/// supervisor is killed: a file that must be new (`O_EXCL`) is not new the second time.
 const UNDERSTOOD: u32 = SYNCHRONOUS
     | (libc::O_ACCMODE
         | libc::O_CREAT
-        | libc::O_EXCL
         | libc::O_TRUNC
         | libc::O_APPEND
         | libc::O_CLOEXEC

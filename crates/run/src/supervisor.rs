@@ -7,80 +7,133 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use mobifs_steered::{Decisions, Directory, MappedFiles, MappingFlag, is_order_kept};
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::calls::{Kind, kind_of};
 use crate::everything::sync_others;
-use crate::listener::{Answer, Listener, Received};
+use crate::ledger::PLACES;
+use crate::listener::{Answer, Call, Listener, Next};
 use crate::opens::open_relaxed;
+use crate::received::Received;
 use crate::supervisor_probe::PROBE_DESCRIPTOR;
 use crate::target::{Found, MountTable, Threads};
 use crate::writes::write_relaxed;
 
 /// How many calls that may take long are answered at a time; more go on in the kernel.
 const JOBS_MAX: usize = 64;
+// And one that is being decided on.
+const _: () = assert!(PLACES > JOBS_MAX, "each call has a place");
 /// Waits after so many failures in a row.
 const FAILURES_MAX: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 /// What `sync_file_range` knows.
 const RANGE_FLAGS: u64 = 7;
 
-/// What all threads of the supervisor share.
-struct Shared {
+/// What answers calls; each of the supervisor's processes has it.
+pub(crate) struct Supervisor {
     listener: Listener,
     decisions: Decisions,
+    directory: Directory,
     /// A signal that does not kill leaves a call alone that has been received.
     calls_are_kept: bool,
-    /// A process has restricted itself in ways that the supervisor cannot see.
-    is_restricted: AtomicBool,
     jobs: AtomicUsize,
-    /// A process has mapped a file that it can write: from then on, who makes a call for durability is
-    /// asked what it has mapped.
-    has_mapped: AtomicBool,
-    /// Where the library in the processes sees that.
+    /// Where the library in the processes sees that one of them has mapped a file that it can write: from then on, who
+    /// makes a call for durability is asked what it has mapped.
     mappings: Option<MappingFlag>,
 }
 
-/// Answers calls until no process is left that could make one.
-pub(crate) fn serve(
-    listener: Listener,
-    decisions: Decisions,
-    directory: &Directory,
-    calls_are_kept: bool,
-    mappings: Option<MappingFlag>,
-) {
-    let shared = Arc::new(Shared {
-        listener,
-        decisions,
-        calls_are_kept,
-        is_restricted: AtomicBool::new(false),
-        jobs: AtomicUsize::new(0),
-        has_mapped: AtomicBool::new(false),
-        mappings,
-    });
-    let mut threads = Threads::default();
-    let mut failures = 0;
-    loop {
-        match shared.listener.next(|| directory.wait_until_awake()) {
-            Ok(Some(call)) => {
-                failures = 0;
-                // A mistake of this program must not hold up another one.
-                let deciding = AssertUnwindSafe(|| shared.decide(&call, &mut threads));
-                match catch_unwind(deciding).unwrap_or(Decision::Now(Answer::Continue)) {
-                    Decision::Now(answer) => shared.listener.answer(&call, answer),
-                    Decision::Later(kind) => answer_later(&shared, call, kind),
+impl Supervisor {
+    pub(crate) fn new(
+        listener: Listener,
+        decisions: Decisions,
+        directory: Directory,
+        calls_are_kept: bool,
+        mappings: Option<MappingFlag>,
+    ) -> Self {
+        Self {
+            listener,
+            decisions,
+            directory,
+            calls_are_kept,
+            jobs: AtomicUsize::new(0),
+            mappings,
+        }
+    }
+
+    /// Answers calls until no process is left that could make one: whether it has come to that.
+    pub(crate) fn serve(self: &Arc<Self>) -> bool {
+        self.finish_left_over();
+        let mut threads = Threads::default();
+        let mut failures = 0;
+        loop {
+            let next = self
+                .listener
+                .next(None, || self.directory.wait_until_awake());
+            match next {
+                Ok(Next::Call(call)) => {
+                    failures = 0;
+                    // A mistake of this program must not hold up another one.
+                    let deciding = AssertUnwindSafe(|| self.decide(&call, &mut threads));
+                    match catch_unwind(deciding).unwrap_or(Decision::Now(Answer::Continue)) {
+                        Decision::Now(answer) => self.listener.answer(&call, answer),
+                        Decision::Later(kind) => answer_later(self, call, kind),
+                    }
                 }
+                Ok(Next::Over) => return true,
+                Ok(Next::Late) => {}
+                Err(_) if failures < FAILURES_MAX => {
+                    failures += 1;
+                    std::thread::sleep(PAUSE);
+                }
+                Err(_) => return false,
             }
-            Ok(None) => return,
-            Err(_) if failures < FAILURES_MAX => {
-                failures += 1;
-                std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Has the kernel carry out all calls for some time, as without a supervisor: whether no process is left that could
+    /// make one. Starts no thread.
+    pub(crate) fn pass_on(&self, time: Duration) -> bool {
+        self.finish_left_over();
+        let until = Instant::now() + time;
+        loop {
+            let next = self
+                .listener
+                .next(Some(until), || self.directory.wait_until_awake());
+            match next {
+                Ok(Next::Call(call)) => {
+                    self.learn(&call);
+                    self.listener.answer(&call, Answer::Continue);
+                }
+                Ok(Next::Over) => return true,
+                Ok(Next::Late) => return false,
+                Err(_) => std::thread::sleep(PAUSE),
             }
-            Err(_) => return,
+            if Instant::now() >= until {
+                return false;
+            }
+        }
+    }
+
+    /// Calls that one has taken up who was killed are the kernel's: what may be done twice may have been done already,
+    /// and nothing else was begun. A program that has got its descriptor gets its number.
+    fn finish_left_over(&self) {
+        for (call, descriptor) in self.listener.left_over() {
+            self.learn(&call);
+            let answer = descriptor.map_or(Answer::Continue, |number| Answer::Value(number.into()));
+            self.listener.answer(&call, answer);
+        }
+    }
+
+    /// Notes what a call changes for later ones, without a look at what exactly it does.
+    fn learn(&self, call: &Received) {
+        match kind_of(call.architecture, call.number) {
+            Some(Kind::Map | Kind::OldMap) => self.note_mapping(),
+            Some(Kind::Restrict) => self.listener.ledger().note_restriction(),
+            _ => {}
         }
     }
 }
@@ -91,13 +144,13 @@ enum Decision {
     Later(Kind),
 }
 
-impl Shared {
+impl Supervisor {
     fn decide(&self, call: &Received, threads: &mut Threads) -> Decision {
         let kind = kind_of(call.architecture, call.number);
         let Some(kind) = kind.filter(|_| call.thread != 0) else {
             return Decision::Now(Answer::Continue);
         };
-        let acts = self.calls_are_kept && !self.is_restricted.load(Ordering::Acquire);
+        let acts = self.calls_are_kept && !self.listener.ledger().is_restricted();
         Decision::Now(match kind {
             Kind::Descriptor => self.of_descriptor(call, threads),
             Kind::Filesystem => self.of_filesystem(call, threads),
@@ -119,7 +172,7 @@ impl Shared {
                 Answer::Continue
             }
             Kind::Restrict => {
-                self.is_restricted.store(true, Ordering::Release);
+                self.listener.ledger().note_restriction();
                 Answer::Continue
             }
         })
@@ -128,7 +181,7 @@ impl Shared {
     /// Before it is there: another thread may store into it at once. Protection is not looked at: it
     /// can change later.
     fn look_at_mapping(&self, call: &Received, threads: &mut Threads) {
-        if self.has_mapped.load(Ordering::Acquire) {
+        if self.listener.ledger().has_mapped() {
             return;
         }
         let number = call.arguments[4] as RawFd;
@@ -147,7 +200,7 @@ impl Shared {
     }
 
     fn note_mapping(&self) {
-        self.has_mapped.store(true, Ordering::Release);
+        self.listener.ledger().note_mapping();
         if let Some(flag) = &self.mappings {
             flag.set();
         }
@@ -155,7 +208,7 @@ impl Shared {
 
     /// Whether the process can change files of steered filesystems by storing into memory.
     fn may_store(&self, thread: u32) -> bool {
-        self.has_mapped.load(Ordering::Acquire)
+        self.listener.ledger().has_mapped()
             && self
                 .decisions
                 .may_store(MappedFiles::at(format!("/proc/{thread}/maps")))
@@ -269,20 +322,20 @@ fn whole_pages(address: u64, bytes: u64) -> Option<Range<u64>> {
     (address.is_multiple_of(page) && bytes > 0).then_some(address..end)
 }
 
-fn answer_later(shared: &Arc<Shared>, call: Received, kind: Kind) {
-    if shared.jobs.fetch_add(1, Ordering::AcqRel) < JOBS_MAX {
-        let job = Arc::clone(shared);
+fn answer_later(supervisor: &Arc<Supervisor>, call: Call, kind: Kind) {
+    if supervisor.jobs.fetch_add(1, Ordering::AcqRel) < JOBS_MAX {
+        let (job, its_call) = (Arc::clone(supervisor), call.clone());
         let started = std::thread::Builder::new().spawn(move || {
-            let answering = AssertUnwindSafe(|| job.answer_slowly(&call, kind));
+            let answering = AssertUnwindSafe(|| job.answer_slowly(&its_call, kind));
             let answer = catch_unwind(answering).ok().flatten();
             job.listener
-                .answer(&call, answer.unwrap_or(Answer::Continue));
+                .answer(&its_call, answer.unwrap_or(Answer::Continue));
             job.jobs.fetch_sub(1, Ordering::AcqRel);
         });
         if started.is_ok() {
             return;
         }
     }
-    shared.jobs.fetch_sub(1, Ordering::AcqRel);
-    shared.listener.answer(&call, Answer::Continue);
+    supervisor.jobs.fetch_sub(1, Ordering::AcqRel);
+    supervisor.listener.answer(&call, Answer::Continue);
 }

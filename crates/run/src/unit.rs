@@ -16,7 +16,7 @@ const PREFIXES: &[char] = &['-', ':', '+', '!', '|'];
 /// the unit's own list away; this one adds to it.
 const SUPERVISOR_CALLS: &str = "SystemCallFilter=seccomp pidfd_open pidfd_getfd process_vm_readv \
      openat2 statx statmount close_range unshare syncfs sync_file_range pwritev2 \
-     prctl socketpair getpeername sendmsg recvmsg setsid clone clone3 wait4 poll ppoll ioctl fcntl \
+     prctl socketpair pipe2 getpeername sendmsg recvmsg setsid clone clone3 wait4 kill poll ppoll ioctl fcntl \
      memfd_create ftruncate dup2 dup3 chdir umask mkdir mkdirat rmdir unlinkat open openat access \
      faccessat faccessat2 newfstatat fstat lseek read readv pread64 write writev pwrite64 close \
      readlink readlinkat getdents64 madvise sysinfo uname sigaltstack rt_sigaction rt_sigprocmask \
@@ -315,6 +315,8 @@ ExecStart=/neither/this
         for call in [
             "pidfd_getfd",
             "clone",
+            "pipe2",
+            "kill",
             "memfd_create",
             "ppoll",
             "sched_setattr",

@@ -8,7 +8,8 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 
 use crate::calls::DURABLE_WRITE;
-use crate::listener::{Answer, Received};
+use crate::listener::Answer;
+use crate::received::Received;
 use crate::same_credentials::{Twin, has_no_size_limit};
 use crate::target::{Found, MountTable, Threads, read_memory};
 
@@ -16,6 +17,7 @@ use crate::target::{Found, MountTable, Threads, read_memory};
 const BYTES_MAX: usize = 4 << 20;
 const PIECES_MAX: u64 = 1024;
 const PIECE_BYTES: usize = 2 * size_of::<usize>();
+const RWF_APPEND: u32 = libc::RWF_APPEND as u32;
 
 /// Makes the write; `None` where that would not be certain to be the same.
 pub(crate) fn write_relaxed(
@@ -28,9 +30,15 @@ pub(crate) fn write_relaxed(
     let Found::Same(file) = found else {
         return None;
     };
+    let how = fcntl_getfl(&file).ok()?;
     // What is written past the cache has to lie in memory as it does with the process.
-    let is_direct = fcntl_getfl(&file).ok()?.contains(OFlags::DIRECT);
-    if is_direct || !decisions.is_relaxed(&file, MountTable::of(call.thread).path()) {
+    let is_direct = how.contains(OFlags::DIRECT);
+    // If the supervisor is killed, the write may be made twice.
+    let appends = how.contains(OFlags::APPEND) || flags as u32 & RWF_APPEND != 0;
+    if is_direct || appends || is_at_position(low, high) {
+        return None;
+    }
+    if !decisions.is_relaxed(&file, MountTable::of(call.thread).path()) {
         return None;
     }
     let bytes = gather(call.thread, vector, count)?;
@@ -43,6 +51,13 @@ pub(crate) fn write_relaxed(
         Ok(count) => Answer::Value(count),
         Err(error) => Answer::Error(error),
     })
+}
+
+/// Whether a write goes to where the descriptor is, and moves it on: the offset is -1. Where a word has 64 bits, the
+/// lower one is all of it.
+fn is_at_position(low: u64, high: u64) -> bool {
+    let (low, high) = (low as usize, high as usize);
+    low == usize::MAX && (usize::BITS == u64::BITS || high == usize::MAX)
 }
 
 /// What the process has to write.

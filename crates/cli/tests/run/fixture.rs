@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use mobifs_steered::{Device, Directory, Registration};
 
@@ -199,6 +200,35 @@ pub(crate) fn mechanisms() -> Vec<By> {
         mobifs_skip::skip_part("no libmobifs_run.so beside mobifs");
         vec![By::Seccomp]
     }
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn wait_until(condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "it did not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A static program, where there is Go.
+pub(crate) fn build_go(fixture: &Fixture, text: &str) -> Option<String> {
+    let (source, program) = (fixture.path("program.go"), fixture.path("program-go"));
+    fs::write(&source, text).unwrap();
+    let built = Command::new("go")
+        .args(["build", "-o"])
+        .args([&program, &source])
+        .env("CGO_ENABLED", "0")
+        .env("GOFLAGS", "-mod=mod")
+        .env("GOCACHE", fixture.path("cache"))
+        .current_dir(fixture.path("."))
+        .output();
+    let obstacle = match built {
+        Ok(built) if built.status.success() => None,
+        other => Some(format!("no Go: {other:?}")),
+    };
+    mobifs_skip::can(obstacle).then(|| program.to_str().unwrap().to_owned())
 }
 
 pub(crate) fn does(program: &str, words: &[&str]) {

@@ -4,38 +4,12 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 
-use crate::fixture::{By, Fixture, PROGRAM, mechanisms, needs_root};
+use crate::fixture::{By, Fixture, PROGRAM, build_go, mechanisms, needs_root, wait_until};
 use crate::program::{add_to, flushes};
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Supervisors of commands that have this word.
-fn supervisors(word: &str) -> Vec<Pid> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").unwrap().flatten() {
-        let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-        let words = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
-        let pid = entry.file_name().to_str().and_then(|pid| pid.parse().ok());
-        // Without a filter, such a process waits for the end of a control group.
-        let supervises = name.trim() == "mobifs-run" && !words.contains(By::Preload.word());
-        if supervises && words.contains(word) {
-            found.extend(pid.and_then(Pid::from_raw));
-        }
-    }
-    found
-}
-
-fn wait_until(condition: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < PATIENCE, "it did not come");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
+use crate::supervisors::{kill_all, supervisors};
 
 #[test]
 fn the_command_has_its_own_number_streams_and_end() {
@@ -130,11 +104,9 @@ fn groups_of_killed_supervisors_are_removed_by_the_next_command() {
         let words = [By::Seccomp.word(), "--app", app, "--", "cat"];
         let mut command = fixture.command(&words);
         let child = command.stdin(Stdio::piped()).spawn().unwrap();
-        wait_until(|| supervisors(app).len() == 1);
         let comm = || fs::read_to_string(format!("/proc/{}/comm", child.id()));
         wait_until(|| comm().is_ok_and(|name| name.trim() == "cat"));
-        kill_process(supervisors(app)[0], Signal::KILL).unwrap();
-        wait_until(|| supervisors(app).is_empty());
+        kill_all(app);
         child
     };
     let group = |child: &std::process::Child| {
@@ -215,7 +187,7 @@ fn a_daemon_that_stays_is_answered_until_it_ends() {
     let started = command.output().unwrap();
     assert!(started.status.success(), "{started:?}");
     let mark_word = mark.to_str().unwrap();
-    assert_eq!(supervisors(mark_word).len(), 1);
+    wait_until(|| supervisors(mark_word).len() == 3);
     fs::write(&mark, "").unwrap();
     let said = || fs::read_to_string(&told).unwrap_or_default();
     wait_until(|| said().contains("test result"));
@@ -223,10 +195,9 @@ fn a_daemon_that_stays_is_answered_until_it_ends() {
     wait_until(|| supervisors(mark_word).is_empty());
 }
 
-/// A command that waits for a line, and then does this step.
 /// A command that waits for a line before it does the step. `name`: by which its supervisor is known
 /// among those of other tests.
-fn waiting(fixture: &Fixture, by: By, step: &str, name: &str) -> std::process::Child {
+pub(crate) fn waiting(fixture: &Fixture, by: By, step: &str, name: &str) -> std::process::Child {
     let words = [by.word(), "--", "sh", "-c", "read line; exec \"$@\"", name];
     let mut command = fixture.command(&words);
     add_to(
@@ -246,7 +217,7 @@ fn waiting(fixture: &Fixture, by: By, step: &str, name: &str) -> std::process::C
     child
 }
 
-fn go_on(mut child: std::process::Child) -> String {
+pub(crate) fn go_on(mut child: std::process::Child) -> String {
     child.stdin.take().unwrap().write_all(b"\n").unwrap();
     let output = child.wait_with_output().unwrap();
     String::from_utf8(output.stdout).unwrap()
@@ -257,49 +228,15 @@ fn the_supervisor_stays_while_a_service_is_being_stopped() {
     needs_root!();
     let fixture = Fixture::new();
     let child = waiting(&fixture, By::Seccomp, "raw-fsync", "stays-alone");
+    wait_until(|| supervisors("stays-alone").len() == 3);
     let supervisor = supervisors("stays-alone");
     for pid in &supervisor {
         kill_process(*pid, Signal::TERM).unwrap();
         kill_process(*pid, Signal::HUP).unwrap();
     }
-    assert_eq!(supervisor.len(), 1);
+    assert_eq!(supervisors("stays-alone"), supervisor);
     let told = go_on(child);
     assert!(told.contains("raw-fsync skipped"), "{told}");
-}
-
-/// As docs/RUN.md says: nothing is taken for durable that is not.
-#[test]
-fn calls_fail_when_the_supervisor_was_killed() {
-    needs_root!();
-    let fixture = Fixture::new();
-    let child = waiting(&fixture, By::Seccomp, "raw-fsync", "calls-alone");
-    let supervisor = supervisors("calls-alone");
-    assert_eq!(supervisor.len(), 1);
-    kill_process(supervisor[0], Signal::KILL).unwrap();
-    wait_until(|| supervisors("calls-alone").is_empty());
-    let told = go_on(child);
-    let expected = format!("raw-fsync errno {}", libc::ENOSYS);
-    assert!(told.contains(&expected), "{told}");
-}
-
-/// `sync` cannot say that it failed, and did nothing, on any filesystem.
-#[test]
-fn sync_ends_a_program_whose_supervisor_was_killed() {
-    needs_root!();
-    if !mechanisms().contains(&By::Both) {
-        return;
-    }
-    let fixture = Fixture::new();
-    let mut child = waiting(&fixture, By::Both, "sync", "syncs-alone");
-    let supervisor = supervisors("syncs-alone");
-    assert_eq!(supervisor.len(), 1);
-    kill_process(supervisor[0], Signal::KILL).unwrap();
-    wait_until(|| supervisors("syncs-alone").is_empty());
-    child.stdin.take().unwrap().write_all(b"\n").unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.signal(), Some(libc::SIGSYS));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("the supervisor was killed"), "{said}");
 }
 
 const GO: &str = r#"
@@ -329,27 +266,12 @@ func main() {
 fn static_go_programs_are_reached() {
     needs_root!();
     let fixture = Fixture::new();
-    let (source, program) = (fixture.path("sync.go"), fixture.path("sync-go"));
-    fs::write(&source, GO).unwrap();
-    let built = std::process::Command::new("go")
-        .args(["build", "-o"])
-        .args([&program, &source])
-        .env("CGO_ENABLED", "0")
-        .env("GOFLAGS", "-mod=mod")
-        .env("GOCACHE", fixture.path("cache"))
-        .current_dir(fixture.path("."))
-        .output();
-    let obstacle = match built {
-        Ok(built) if built.status.success() => None,
-        other => Some(format!("no Go: {other:?}")),
-    };
-    if !mobifs_skip::can(obstacle) {
+    let Some(program) = build_go(&fixture, GO) else {
         return;
-    }
-    let program = program.to_str().unwrap();
+    };
     for (place, is_skipped) in [(fixture.steered(), true), (fixture.other(), false)] {
         let before = flushes(&place);
-        let done = fixture.run(&["--", program, place.to_str().unwrap()]);
+        let done = fixture.run(&["--", &program, place.to_str().unwrap()]);
         assert!(done.status.success(), "{done:?}");
         let count = flushes(&place) - before;
         assert_eq!(

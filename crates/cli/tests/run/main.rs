@@ -5,7 +5,9 @@
 mod calls;
 mod containers;
 mod fixture;
+mod kills;
 mod life;
 mod program;
 mod refusals;
 mod rights;
+mod supervisors;
