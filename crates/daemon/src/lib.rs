@@ -51,5 +51,6 @@ pub use mount_users::{
 };
 pub use process_state::reset_inherited;
 pub use serve::{Plan, STORE_HISTORY, TakeoverState, history_status, serve, why_no_history};
+pub use store_owner::mount_of as mount_of_store;
 pub use totals::{DayTotals, STORE_TOTALS, parse_totals, read_totals};
 pub use unmount::unmount_unused;

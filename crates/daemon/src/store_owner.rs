@@ -84,7 +84,8 @@ fn has_mount(store: &Path) -> bool {
 }
 
 /// The mount of the store in the tree.
-pub(crate) fn mount_of(store: &Path) -> Option<MountEntry> {
+#[must_use]
+pub fn mount_of(store: &Path) -> Option<MountEntry> {
     let about = store.metadata().ok()?;
     let is_named_after_it = |mount: &MountEntry| {
         let is_path = mount.source.is_absolute();

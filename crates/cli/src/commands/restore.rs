@@ -1,8 +1,9 @@
 //! `mobifs restore`
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use mobifs_daemon::{Code, Failure};
+use mobifs_daemon::{Code, Failure, mount_of_store};
 use mobifs_history::restore::{Report, RestoreError, checked_name, copy_to, in_place};
 use mobifs_history::{Archive, At, Snapshot, WallTime};
 use mobifs_host::printable_path;
@@ -54,9 +55,9 @@ pub(crate) fn run(arguments: &RestoreArguments) -> Result<(), Failure> {
 
 /// Fails for a place in the store of a mount, which must not be changed past it.
 fn refuse_served_store(target: &Path) -> Result<(), Failure> {
-    let table = mobifs_host::mounts().map_err(failed)?;
-    let mut served = table.iter().filter(|mount| mount.has_subtype("mobifs"));
-    match served.find(|mount| is_within(target, &mount.source)) {
+    let places = around(target);
+    let mut stores = places.iter().filter(|place| place.join(".mobifs").is_dir());
+    match stores.find_map(|store| mount_of_store(store)) {
         None => Ok(()),
         Some(mount) => Err(Failure::new(
             Code::Usage,
@@ -70,18 +71,22 @@ fn refuse_served_store(target: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Whether a path, of which the last part need not be there, leads into a directory or to it.
+/// Whether a path, of which the last part need not be there, leads into a directory or to it, by whatever names.
 fn is_within(path: &Path, directory: &Path) -> bool {
+    let number = |path: &Path| path.metadata().ok().map(|about| (about.dev(), about.ino()));
+    let directory = number(directory);
+    directory.is_some() && around(path).iter().any(|place| number(place) == directory)
+}
+
+/// A path, of which the last part need not be there, and the directories that it lies in.
+fn around(path: &Path) -> Vec<PathBuf> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let real = |path: &Path| path.canonicalize().ok();
-    let (Some(parent), Some(directory)) = (real(parent), real(directory)) else {
-        return false;
-    };
-    let path = parent.join(path.file_name().unwrap_or_default());
-    path.starts_with(directory)
+    let parent = parent.canonicalize().unwrap_or_default();
+    let all = parent.ancestors().map(Path::to_owned);
+    std::iter::once(path.to_owned()).chain(all).collect()
 }
 
 /// The last snapshot at or before the moment.

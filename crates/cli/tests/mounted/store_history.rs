@@ -40,7 +40,7 @@ const THREE: &str = "apply_idle_ms = 86400000\n[history]\ninterval_min_ms = 0\nk
 #[test]
 fn applied_states_of_a_store_are_kept_and_restored() {
     needs_mounts!();
-    let Some(fixture) = mounted(THREE) else {
+    let Some(mut fixture) = mounted(THREE) else {
         return;
     };
     let app = fixture.mountpoint.join("app");
@@ -66,13 +66,7 @@ fn applied_states_of_a_store_are_kept_and_restored() {
             .collect();
         mobifs(&words, at)
     };
-    // Past the mount: it was done, and the mount did not show it.
-    let past = fixture.store.join("app/past");
-    for at in [&fixture.mountpoint, &fixture.store] {
-        let refused = restore(&["--app", "app", "--to", past.to_str().unwrap()], at);
-        fails(&refused, 2, &["lies in the store of the mount at"]);
-    }
-    assert!(!past.exists());
+    refuses_the_store(&mut fixture, &time);
     // Beside it, through the mount, and in its place.
     let outside = fixture.path("outside");
     let inside = fixture.mountpoint.join("restored");
@@ -114,6 +108,28 @@ fn applied_states_of_a_store_are_kept_and_restored() {
     assert!(whole.join("restored/file").exists() && !whole.join(".mobifs").exists());
     let words = ["restore", "--at", "-0s", "--app", "app", "--in-place"];
     fails(&mobifs(&words, &fixture.store), 1, &["not mounted"]);
+}
+
+/// Past the mount it was done, and the mount did not show it; also by another name of the store, which was not known.
+fn refuses_the_store(fixture: &mut Fixture, time: &str) {
+    let refused = |past: &Path, at: &Path| {
+        let to = past.to_str().unwrap();
+        let words = ["restore", "--at", time, "--app", "app", "--to", to];
+        fails(
+            &mobifs(&words, at),
+            2,
+            &["lies in the store of the mount at"],
+        );
+    };
+    let (store, bound) = (fixture.store.clone(), fixture.path("bound"));
+    fs::create_dir(&bound).unwrap();
+    fixture.mount_other(&["--bind", store.to_str().unwrap()], &bound);
+    for at in [&fixture.mountpoint, &store] {
+        refused(&store.join("app/past"), at);
+        refused(&bound.join("app/past"), at);
+    }
+    unmount(&bound);
+    assert!(!store.join("app/past").exists());
 }
 
 /// The status, of three exact snapshots of which this is the last.
