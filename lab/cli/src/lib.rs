@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod device_guard;
 mod failure;
 mod flash;
 mod frag;
@@ -51,6 +52,12 @@ enum Command {
     Sim(sim::arguments::SimArguments),
     /// Traces of what programs do to files: record, import, look at, cut, merge, replay
     Trace(trace::arguments::TraceArguments),
+    /// Abort what a process serves if it is killed
+    #[command(name = device_guard::NAME, hide = true)]
+    GuardDevices {
+        /// The process
+        process: u32,
+    },
     #[command(flatten)]
     Experiment(sim::LabCommand),
     #[command(flatten)]
@@ -105,6 +112,7 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Persist(arguments) => persist::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
         Command::Trace(arguments) => return trace::run(&arguments.command),
+        Command::GuardDevices { process } => device_guard::run(*process),
         Command::Experiment(command) => sim::run_lab(command),
         Command::Bench(command) => bench::run(command),
     }?;

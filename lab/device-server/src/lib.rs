@@ -14,6 +14,7 @@ mod device;
 mod front;
 #[doc(hidden)]
 pub mod fuzzing;
+mod guard;
 mod image;
 mod journal;
 mod keep;
@@ -25,6 +26,7 @@ mod serve;
 
 pub use clock::Scale;
 pub use control::{ControlError, DeviceCounts, ErrorKind, RemapPair, Reply, Request, ask};
+pub use guard::guard;
 pub use image::ImageError;
 pub use journal::{
     BoundaryKind, Command, CommandKind, CrashState, CrashStates, Interval, Journal, JournalError,

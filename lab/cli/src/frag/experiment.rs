@@ -11,6 +11,7 @@ use mobifs_frag_experiments::{
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::device_guard::DeviceGuard;
 use crate::failure::{Code, Failure, put};
 
 pub(super) const HELP: &str = "\
@@ -80,6 +81,7 @@ pub(super) fn run(arguments: &ExperimentArguments) -> Result<(), Failure> {
         stop,
     };
     let mut printed = Ok(());
+    let _guard = DeviceGuard::start()?;
     let report = experiments(&names, &settings, &mut |outcome| {
         if !arguments.json && printed.is_ok() {
             printed = put(&format!("{}\n", text(outcome)));

@@ -10,6 +10,7 @@ use mobifs_frag_experiments::{Extent, FragError, Settings, table_text, waits_of,
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::experiment::scratch;
+use crate::device_guard::DeviceGuard;
 use crate::failure::{Code, Failure, put};
 
 pub(super) const HELP: &str = "\
@@ -56,6 +57,7 @@ pub(super) fn run(arguments: &WaitsArguments) -> Result<(), Failure> {
         seed: arguments.seed,
         stop,
     };
+    let _guard = DeviceGuard::start()?;
     let measured = arguments
         .images
         .iter()

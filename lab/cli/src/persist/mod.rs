@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::{Args, Subcommand};
 
+use crate::device_guard::DeviceGuard;
 use crate::failure::{Code, Failure};
 use characterise::CharacteriseArguments;
 use commands::CommandsArguments;
@@ -43,6 +44,7 @@ enum PersistCommand {
 pub(crate) fn run(arguments: &PersistArguments) -> Result<(), Failure> {
     // A signal ends the program that runs, and this one unmounts then.
     let stop = stop()?;
+    let _guard = DeviceGuard::start()?;
     match &arguments.command {
         PersistCommand::Characterise(arguments) => characterise::run(arguments, &stop),
         PersistCommand::Compare(arguments) => compare::run(arguments, &stop),

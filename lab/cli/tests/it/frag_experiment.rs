@@ -113,3 +113,46 @@ fn an_interruption_leaves_nothing_behind() {
     assert!(!mounts().contains(place));
     assert_eq!(fs::read_dir(out.path()).unwrap().count(), 0);
 }
+
+/// `sync` hung on the whole machine: a thread of the killed process waited for the filesystem on the device that the
+/// process had served, and kept the connection of its mount open.
+#[test]
+fn a_killed_experiment_leaves_nothing_that_others_wait_for() {
+    if !can_run() {
+        return;
+    }
+    let base = scratch();
+    let place = base.path().to_str().unwrap();
+    for after_ms in [0, 400, 1_500] {
+        let mut program = command(&["sqlite", "--out", place])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let until = Instant::now() + PATIENCE;
+        let is_mounted = || mounts().contains(place);
+        while !is_mounted() {
+            assert!(Instant::now() < until, "it does not begin");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        std::thread::sleep(Duration::from_millis(after_ms));
+        program.kill().unwrap();
+        let until = Instant::now() + PATIENCE;
+        while is_mounted() || program.try_wait().unwrap().is_none() {
+            if Instant::now() > until {
+                abort_all(place);
+                panic!("it still waits {} s after the kill", PATIENCE.as_secs());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        rustix::fs::sync();
+    }
+}
+
+/// Ends what hangs, so that the machine can be used.
+fn abort_all(place: &str) {
+    let devices = |line: &&str| line.starts_with(place) && line.contains("mobifs-device-model");
+    for line in mounts().lines().filter(devices) {
+        let place = line.split(' ').nth(1).unwrap();
+        let _busy = rustix::mount::unmount(place, rustix::mount::UnmountFlags::FORCE);
+    }
+}

@@ -8,6 +8,8 @@ mod server;
 
 pub use client::{ControlError, ask};
 pub use counts::DeviceCounts;
-pub(crate) use place::{detach_dead_mounts, private_mountpoint, socket_path};
+pub(crate) use place::{
+    detach_dead_mounts, is_served, private_mountpoint, private_mounts, socket_path,
+};
 pub use protocol::{ErrorKind, RemapPair, Reply, Request};
 pub(crate) use server::Control;

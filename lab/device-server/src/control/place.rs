@@ -37,11 +37,8 @@ pub(crate) fn private_mountpoint(image: &Path) -> io::Result<PathBuf> {
 /// # Errors
 /// The mount table or the directory of the mounts cannot be read.
 pub(crate) fn detach_dead_mounts() -> io::Result<()> {
-    let directory = runtime_directory()?;
-    for mount in mounts()? {
-        let is_private =
-            mount.has_subtype(SUBTYPE) && mount.mountpoint.parent() == Some(directory.as_path());
-        if !is_private || is_served(&mount.mountpoint) {
+    for mount in private_mounts()? {
+        if is_served(&mount.mountpoint) {
             continue;
         }
         let shown = mount.mountpoint.display();
@@ -57,9 +54,22 @@ pub(crate) fn detach_dead_mounts() -> io::Result<()> {
     Ok(())
 }
 
+/// The mounts that servers have made for loop devices.
+///
+/// # Errors
+/// As those of [`detach_dead_mounts`].
+pub(crate) fn private_mounts() -> io::Result<Vec<MountEntry>> {
+    let directory = runtime_directory()?;
+    let mut found = mounts()?;
+    found.retain(|mount| {
+        mount.has_subtype(SUBTYPE) && mount.mountpoint.parent() == Some(directory.as_path())
+    });
+    Ok(found)
+}
+
 /// Whether a private mount has a server. One without a socket has just begun, and answers; one with
 /// a socket is not asked, as it may be stopped. The kernel keeps attributes of files, but no statistics.
-fn is_served(mountpoint: &Path) -> bool {
+pub(crate) fn is_served(mountpoint: &Path) -> bool {
     UnixStream::connect(mountpoint.with_extension("sock")).is_ok()
         || rustix::fs::statfs(mountpoint).err() != Some(Errno::NOTCONN)
 }
