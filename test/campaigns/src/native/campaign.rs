@@ -64,7 +64,9 @@ pub struct Tally {
     pub killed: u64,
     /// … in which it was not run for a while.
     pub stopped: u64,
-    /// … on a filesystem that was nearly full.
+    /// Processes of supervisors that were killed.
+    pub supervisor_kills: u64,
+    /// Sessions on a filesystem that was nearly full.
     pub full: u64,
     /// … with a journal of 8 MiB at most.
     pub small_journal: u64,
@@ -135,7 +137,7 @@ impl fmt::Display for Tally {
         let mean_width = self.width.checked_div(self.lossy).unwrap_or_default();
         write!(
             f,
-            "{} cuts of {} sessions (daemon killed in {}, stopped in {}; {} nearly full, {} with a \
+            "{} cuts of {} sessions (daemon killed in {}, stopped in {}; {} processes of supervisors killed; {} nearly full, {} with a \
              small journal, {} with a writer that waits), {} commits asked for; {} steps had \
              returned, {} were there; {} commands survived, {} did not, {} were torn, the \
              superblock after {} cuts; the oldest loss was {} ms old, {} ms more than age_max_ms; \
@@ -145,6 +147,7 @@ impl fmt::Display for Tally {
             self.sessions,
             self.killed,
             self.stopped,
+            self.supervisor_kills,
             self.full,
             self.small_journal,
             self.durable,
@@ -257,6 +260,7 @@ impl Campaign {
             DaemonFate::Stopped { .. } => tally.stopped += 1,
             DaemonFate::Lives => {}
         }
+        tally.supervisor_kills += recorded.supervisor_kills;
         tally.full += u64::from(setting.is_nearly_full);
         tally.small_journal += u64::from(setting.journal_mebibytes <= 8);
         tally.durable += u64::from(setting.durable.is_some());

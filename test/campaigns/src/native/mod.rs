@@ -18,6 +18,7 @@ mod running;
 mod session;
 mod setting;
 mod snapshots;
+mod supervisor;
 pub mod writers;
 
 pub use campaign::{Campaign, Options, Tally, Violation};

@@ -52,6 +52,8 @@ pub(super) struct Recorded {
     pub(super) logs: Vec<Log>,
     pub(super) commits: Vec<Commit>,
     pub(super) snapshots: Vec<Listed>,
+    /// Processes of supervisors that were killed.
+    pub(super) supervisor_kills: u64,
     /// When all writers were at work, and when nothing steered any more.
     pub(super) during: std::ops::Range<VirtualNs>,
 }

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::oracle::Log;
+use super::supervisor;
 use super::writers::{Writer, app_name};
 use crate::history::{Step, boottime_ns};
 use crate::trouble::{OnPath as _, Trouble};
@@ -36,6 +37,8 @@ pub(super) struct Running {
     is_durable: bool,
     child: Child,
     errors: PathBuf,
+    /// Where it works.
+    place: PathBuf,
     started_ns: u64,
     steps: Arc<Mutex<Vec<Step>>>,
     reader: Option<JoinHandle<()>>,
@@ -52,6 +55,7 @@ impl Running {
     ) -> Result<Self, Trouble> {
         let app = app_name(writer, is_durable);
         let errors = launch.scratch.join(format!("{app}.stderr"));
+        let place = launch.root.join(&app);
         let mut words = launch.before.iter();
         let mut command = match words.next() {
             Some(program) => {
@@ -68,7 +72,7 @@ impl Running {
         let started_ns = boottime_ns();
         let mut child = command
             .args(["write", &writer.name()])
-            .arg(launch.root.join(&app))
+            .arg(&place)
             .args(["--pause-us", &pause_us.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -95,6 +99,7 @@ impl Running {
             is_durable,
             child,
             errors,
+            place,
             started_ns,
             steps,
             reader,
@@ -105,6 +110,11 @@ impl Running {
     pub(super) fn returned(&self) -> usize {
         let steps = self.steps.lock();
         steps.unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Kills one of the processes of its supervisor, if it has one that is whole: whether it has.
+    pub(super) fn kill_of_supervisor(&self, which: usize) -> bool {
+        supervisor::kill_one(&self.place, which)
     }
 
     /// Nothing ends it but the campaign.

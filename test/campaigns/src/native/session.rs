@@ -28,6 +28,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 const ROOM_BYTES: u64 = 5 << 20;
 /// What takes the rest.
 pub(super) const BALLAST: &str = "ballast";
+/// Between two kills of processes of supervisors.
+const KILL_EVERY: Duration = Duration::from_millis(100);
 /// How long writers may take for their first steps.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -155,7 +157,11 @@ pub(super) fn record(
     }
     let clock = DeviceClock::read(&disk, tools.scale)?;
     let began = disk.device_now()?;
-    let (mut commits, snapshots) = pass_time(setting, &mut running, &mut daemon, random)?;
+    let Passed {
+        mut commits,
+        snapshots,
+        supervisor_kills,
+    } = pass_time(setting, &mut running, &mut daemon, random)?;
     let logs = running.into_iter().map(Running::finish).collect();
     if setting.subject.is_steered() {
         let commits_all = daemon.pid.is_some();
@@ -178,6 +184,7 @@ pub(super) fn record(
         logs,
         commits,
         snapshots,
+        supervisor_kills,
         during: began..ended,
     })
 }
@@ -277,14 +284,23 @@ fn leave_room(at: &Path) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// The time in which writers work: with commits that are asked for, and what befalls the daemon.
+/// What happened while writers worked.
+#[derive(Default)]
+struct Passed {
+    commits: Vec<Commit>,
+    snapshots: Vec<Listed>,
+    supervisor_kills: u64,
+}
+
+/// The time in which writers work: with commits that are asked for, and what befalls the daemon and supervisors.
 fn pass_time(
     setting: &Setting,
     running: &mut [Running],
     daemon: &mut Daemon<'_>,
     random: &mut Random,
-) -> Result<(Vec<Commit>, Vec<Listed>), Trouble> {
-    let (mut commits, mut snapshots) = (Vec::new(), Vec::new());
+) -> Result<Passed, Trouble> {
+    let mut passed = Passed::default();
+    let mut kills = Kills::default();
     let start = Instant::now();
     let mut fate = setting.fate;
     let mut ends_at = None;
@@ -295,6 +311,9 @@ fn pass_time(
             running.goes_on()?;
         }
         let now = start.elapsed();
+        if setting.kills_supervisors && kills.kill(now, running) {
+            passed.supervisor_kills += 1;
+        }
         match (fate, ends_at) {
             (DaemonFate::Killed { at } | DaemonFate::Replaced { at, .. }, None) if now >= at => {
                 daemon.signal(Signal::KILL)?;
@@ -320,10 +339,30 @@ fn pass_time(
                 let names = snapshots::names(&daemon.at);
                 let commit = daemon.commit()?;
                 let returned_ns = commit.returned_ns;
-                commits.push(commit);
-                snapshots.push(Listed { names, returned_ns });
+                passed.commits.push(commit);
+                passed.snapshots.push(Listed { names, returned_ns });
             }
         }
     }
-    Ok((commits, snapshots))
+    Ok(passed)
+}
+
+/// Kills of processes of supervisors, of one writer after the other.
+#[derive(Default)]
+struct Kills {
+    last: Duration,
+    turn: usize,
+}
+
+impl Kills {
+    /// Kills one, if it is time; whether it did.
+    fn kill(&mut self, now: Duration, running: &[Running]) -> bool {
+        if now < self.last + KILL_EVERY {
+            return false;
+        }
+        self.last = now;
+        self.turn += 1;
+        let writer = running.get(self.turn % running.len().max(1));
+        writer.is_some_and(|writer| writer.kill_of_supervisor(self.turn / running.len().max(1)))
+    }
 }

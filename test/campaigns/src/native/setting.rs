@@ -170,6 +170,8 @@ pub(super) struct Setting {
     /// It is run by `mobifs run --class durable`.
     pub(super) durable_under_run: bool,
     pub(super) mechanism: &'static str,
+    /// Single processes of the writers' supervisors are killed, again and again.
+    pub(super) kills_supervisors: bool,
     pub(super) sync_every: Duration,
     pub(super) fate: DaemonFate,
 }
@@ -240,6 +242,7 @@ impl Setting {
         let durable: Vec<Writer> = OTHERS.into_iter().filter(waits).collect();
         let waits = subject.is_steered() && random.chance(35);
         let durable = waits.then(|| *random.pick(&durable));
+        let kills_supervisors = subject.is_steered() && number % 3 == 2;
         Self {
             subject,
             lasts,
@@ -264,7 +267,11 @@ impl Setting {
             hot,
             durable: only.durable.or(durable),
             durable_under_run: random.chance(50),
-            mechanism: *random.pick(&["both", "seccomp", "preload"]),
+            mechanism: match *random.pick(&["both", "seccomp", "preload"]) {
+                "preload" if kills_supervisors => "seccomp",
+                mechanism => mechanism,
+            },
+            kills_supervisors,
             sync_every: *random.pick(&[Duration::from_millis(700), Duration::from_secs(5)]),
             fate: if subject.is_steered() {
                 DaemonFate::choose(number, lasts, random)
@@ -325,6 +332,9 @@ impl fmt::Display for Setting {
         )?;
         if self.is_nearly_full {
             f.write_str(", nearly full")?;
+        }
+        if self.kills_supervisors {
+            f.write_str(", supervisors are killed")?;
         }
         if let Some(hot) = self.hot {
             write!(f, ", {hot:?} without pauses")?;
