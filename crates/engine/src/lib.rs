@@ -24,6 +24,7 @@ mod namespace;
 pub mod persist;
 pub mod policy;
 mod request;
+mod super_journals;
 mod transactions;
 mod usage;
 mod versions;

@@ -1,5 +1,7 @@
 //! The history of a filesystem, app by app, and what a power cut may leave of it.
 
+mod super_journals;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -9,6 +11,7 @@ use crate::layout::Layout;
 use crate::model::{Body, Inode, InodeNumber, Model, State};
 use crate::operations::{FileRef, Operation};
 use crate::tree::{Compare, Mtime, Tree};
+use super_journals::{Demand, SuperJournals};
 
 /// Objects by path, shared with the state that they come from: of one app, or all.
 type Part = BTreeMap<String, (InodeNumber, Arc<Inode>)>;
@@ -40,6 +43,8 @@ pub struct Timeline {
     homes: BTreeMap<InodeNumber, Option<String>>,
     /// The step that an app must not fall back behind.
     committed: BTreeMap<String, usize>,
+    super_journals: SuperJournals,
+    demands: Vec<Demand>,
 }
 
 /// Which step of the timeline each app shows after a cut.
@@ -58,6 +63,8 @@ impl Timeline {
             changes: BTreeMap::new(),
             homes: BTreeMap::new(),
             committed: BTreeMap::new(),
+            super_journals: SuperJournals::default(),
+            demands: Vec::new(),
         };
         timeline.record_homes();
         timeline
@@ -73,11 +80,16 @@ impl Timeline {
         let paths = state.paths();
         let parts = parts(&self.layout, &paths);
         let apps: BTreeSet<&String> = self.parts.keys().chain(parts.keys()).collect();
-        let changed = apps
+        let mut changed: BTreeSet<String> = apps
             .into_iter()
             .filter(|app| !same(&self.layout, self.parts.get(*app), parts.get(*app)))
             .cloned()
             .collect();
+        let number = self.states.len();
+        let (demands, mut together) =
+            (self.super_journals).step(&self.layout, number, &self.paths, &paths);
+        self.demands.extend(demands);
+        changed.append(&mut together);
         self.parts = parts;
         self.states.push(state.clone());
         self.changed.push(changed);
@@ -289,6 +301,9 @@ impl Timeline {
                     .iter()
                     .filter_map(|other| cut.get(other))
                     .all(|&chosen| (chosen >= step) == (cut[app] >= step))
+        }) && self.demands.iter().all(|Demand { of, needs }| {
+            let shows = |(app, step): &(String, usize)| cut.get(app).map(|chosen| chosen >= step);
+            shows(of) != Some(true) || shows(needs) != Some(false)
         })
     }
 }
@@ -458,6 +473,34 @@ mod tests {
             "beta is older than its commit"
         );
         assert!(pair.explain(&pair.tree()).is_ok());
+    }
+
+    #[test]
+    fn the_steps_of_a_joint_transaction_must_not_be_out_of_order() {
+        const SUPER: &str = "alpha/db-mj00000190A";
+        let mut pair = Pair::new();
+        pair.create("beta/db-journal");
+        let before = pair.tree();
+        pair.create(SUPER);
+        pair.write("beta/db-journal", 1);
+        let named = pair.tree();
+        assert!(pair.explain(&mix("alpha", &named, &before)).is_ok());
+        let found = pair.explain(&mix("beta", &named, &before));
+        assert!(found.is_err(), "the journal names what is not there");
+        pair.create("beta/db");
+        let changed = pair.tree();
+        pair.run(Operation::Unlink { path: SUPER.into() });
+        let removed = pair.tree();
+        assert!(pair.explain(&mix("beta", &removed, &named)).is_ok());
+        let found = pair.explain(&mix("alpha", &removed, &named));
+        assert!(found.is_err(), "it is committed, and a database is not");
+        pair.run(Operation::Unlink {
+            path: "beta/db-journal".into(),
+        });
+        let ended = pair.tree();
+        assert!(pair.explain(&mix("alpha", &ended, &removed)).is_ok());
+        let found = pair.explain(&mix("beta", &ended, &changed));
+        assert!(found.is_err(), "a database cannot be rolled back any more");
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl Engine {
     }
 
     /// The apps in which the object has a name, as far as its names are known.
-    fn apps_of(&mut self, id: ObjectId) -> Vec<AppId> {
+    pub(super) fn apps_of(&mut self, id: ObjectId) -> Vec<AppId> {
         let mut apps = alloc::vec![self.namespace.app_of(id, &mut self.apps)];
         if let Some(inode) = self.namespace.get(&id) {
             apps.extend_from_slice(&inode.linked_apps);

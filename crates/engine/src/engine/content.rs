@@ -122,7 +122,11 @@ impl Engine {
         let pages = ByteRange::new(first.offset(), last.offset() + PAGE_BYTES_U64);
         self.require_content(id, pages)?;
 
-        let transaction = self.begin_change(id, moment.now)?;
+        let concerns_all = self.join_super_journals(id, moment.now)?;
+        let mut transaction = self.begin_change(id, moment.now)?;
+        if concerns_all {
+            transaction = self.reach_everywhere(transaction);
+        }
         self.content_changed(id, moment, set_id)?;
         let mut rest = data;
         let mut position = offset;

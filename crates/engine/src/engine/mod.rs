@@ -14,6 +14,7 @@ mod change;
 mod commit;
 mod commit_size;
 mod content;
+mod joint_transactions;
 mod limits;
 mod memory;
 mod names;
@@ -39,6 +40,7 @@ use crate::namespace::Namespace;
 use crate::persist::restore::{Parts, restore};
 use crate::persist::save::SaveState;
 use crate::persist::{Key, PageAt, RestartImage, RestartImageError};
+use crate::super_journals::SuperJournals;
 use crate::transactions::Transactions;
 use crate::versions::FetchedContent;
 
@@ -64,6 +66,7 @@ pub struct Engine {
     accounting: Accounting,
     fetched_content: FetchedContent,
     durable_syncs: DurableSyncs,
+    super_journals: SuperJournals,
     save_state: SaveState,
 }
 
@@ -89,6 +92,7 @@ impl Engine {
             accounting: Accounting::default(),
             fetched_content: FetchedContent::default(),
             durable_syncs: DurableSyncs::default(),
+            super_journals: SuperJournals::default(),
             save_state: SaveState::default(),
         }
     }
@@ -162,6 +166,7 @@ impl Engine {
             accounting: &mut engine.accounting,
         };
         restore(parts, records, page_at, spilled)?;
+        engine.super_journals = SuperJournals::restored(&engine.namespace);
         engine.refresh_policies();
         Ok(engine)
     }

@@ -152,7 +152,10 @@ impl Engine {
         let (transaction, parent_transaction) =
             self.touch_parent(transaction, parent, moment, i32::from(is_directory))?;
         self.namespace.set_entry(parent, &name, id, spec.kind)?;
-        let transaction = self.record_dentry(transaction, (parent, &name), None, Some(id));
+        let mut transaction = self.record_dentry(transaction, (parent, &name), None, Some(id));
+        if spec.kind == FileKind::Regular {
+            transaction = self.follow_super_journal(transaction, id, &name);
+        }
         let node = self.namespace.inode(id)?.node(id);
         self.finish(parent_transaction, moment.now);
         self.finish(transaction, moment.now);
@@ -443,12 +446,17 @@ impl Engine {
         // Removing frees room in the lower filesystem, so only missing room for the commit itself
         // could prevent it.
         self.require_removal(parent, memory)?;
-        let transaction = self.begin_entry(parent, id, moment)?;
+        let concerns_all = self.end_super_journal(id, &name, moment.now)?;
+        let mut transaction = self.begin_entry(parent, id, moment)?;
+        if concerns_all {
+            transaction = self.reach_everywhere(transaction);
+        }
         let transaction = self.touch(transaction, id)?;
         let (transaction, parent_transaction) =
             self.touch_parent(transaction, parent, moment, -i32::from(directory))?;
         self.namespace.remove_entry(parent, &name)?;
         let transaction = self.record_dentry(transaction, (parent, &name), Some(id), None);
+        self.super_journals.removed(id);
         self.drop_link(transaction, id, moment)?;
         self.finish(parent_transaction, moment.now);
         self.finish(transaction, moment.now);

@@ -32,6 +32,11 @@ impl Namespace {
         self.app_epoch += 1;
     }
 
+    /// Grows whenever a directory moves.
+    pub(crate) const fn app_epoch(&self) -> u64 {
+        self.app_epoch
+    }
+
     /// The app of an object, which it keeps as long as it has no name.
     pub(crate) fn current_app(&self, app: AppId) -> (AppId, u64) {
         (app, self.app_epoch)

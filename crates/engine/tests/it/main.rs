@@ -11,6 +11,7 @@ mod saved;
 mod schedule;
 mod standby;
 mod starved;
+mod super_journals;
 mod support;
 mod transactioning;
 mod transactions;

@@ -15,7 +15,7 @@ use mobifs_engine::{
 
 /// Keeps records, and counts what is written.
 #[derive(Default)]
-struct Records {
+pub(crate) struct Records {
     records: BTreeMap<Key, Vec<u8>>,
     pages: BTreeMap<u64, Page>,
     written_bytes: usize,
@@ -63,7 +63,7 @@ impl Records {
         self.written_bytes
     }
 
-    fn restored(&self) -> Result<Engine, mobifs_engine::persist::RestartImageError> {
+    pub(crate) fn restored(&self) -> Result<Engine, mobifs_engine::persist::RestartImageError> {
         let config = EngineConfig {
             rules: Box::<TopLevelApps>::default(),
             limits: Limits::default(),

@@ -79,6 +79,20 @@ impl Content {
         out
     }
 
+    /// Whether a byte is not 0 that was something else before.
+    pub fn has_more_than(&self, before: &Self) -> bool {
+        let changed = self
+            .blocks
+            .iter()
+            .filter(|(index, block)| before.blocks.get(index) != Some(block));
+        changed.into_iter().any(|(index, block)| {
+            let zeros = vec![0; BLOCK_BYTES];
+            let earlier = before.blocks.get(index).map_or(&zeros, |block| &**block);
+            let mut bytes = block.iter().zip(earlier);
+            bytes.any(|(now, before)| *now != 0 && now != before)
+        })
+    }
+
     /// First place where the two differ, in words; none if they read the same.
     pub fn difference(&self, actual: &Self) -> Option<String> {
         if self.size != actual.size {

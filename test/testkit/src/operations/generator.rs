@@ -659,6 +659,11 @@ impl Generator<'_> {
     pub(super) fn working_directory(&self) -> String {
         self.app.clone()
     }
+
+    /// An app, most times another one.
+    pub(super) fn other_app(&mut self) -> String {
+        self.random.pick(&self.profile.apps).clone()
+    }
 }
 
 /// Path of an entry that an operation changes, if it changes any.

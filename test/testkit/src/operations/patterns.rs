@@ -8,11 +8,12 @@ const DATABASE_PAGE_BYTES: u32 = 4096;
 
 impl Generator<'_> {
     pub(super) fn pattern(&mut self) {
-        match self.random.below(5) {
+        match self.random.below(6) {
             0 => self.rollback_journal(),
             1 => self.write_ahead_log(),
             2 => self.save_by_rename(),
             3 => self.save_in_place(),
+            4 => self.joint_transaction(),
             _ => self.append_log(),
         }
     }
@@ -52,6 +53,46 @@ impl Generator<'_> {
             self.run(Operation::Unlink { path: journal });
         } else {
             self.truncate(&journal, 0);
+        }
+    }
+
+    /// A transaction of SQLite over databases of several apps; sometimes the program is killed in it.
+    fn joint_transaction(&mut self) {
+        let home = self.working_directory();
+        let other = self.other_app();
+        let joint = format!("{home}/db-mj{:06X}90A", self.random.below(8));
+        let databases = [home, other].map(|app| format!("{app}/db"));
+        for database in &databases {
+            for path in [database.clone(), format!("{database}-journal")] {
+                self.run(Operation::CreateFile { path, mode: 0o644 });
+            }
+            self.write(&format!("{database}-journal"), 0, 512);
+        }
+        self.run(Operation::CreateFile {
+            path: joint.clone(),
+            mode: 0o644,
+        });
+        self.write(&joint, 0, 60);
+        self.fsync(&joint);
+        for database in &databases {
+            let journal = format!("{database}-journal");
+            self.write(&journal, 512, DATABASE_PAGE_BYTES + 60);
+            self.fsync(&journal);
+            let page = self.random.below(12);
+            self.write(
+                database,
+                page * u64::from(DATABASE_PAGE_BYTES),
+                DATABASE_PAGE_BYTES,
+            );
+            self.fsync(database);
+        }
+        if self.random.chance(20) {
+            return;
+        }
+        self.run(Operation::Unlink { path: joint });
+        for database in &databases {
+            let path = format!("{database}-journal");
+            self.run(Operation::Unlink { path });
         }
     }
 
