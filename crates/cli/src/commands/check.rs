@@ -148,10 +148,16 @@ fn write(out: &mut String, path: &Path, found: &Inspection) -> std::fmt::Result 
         )?;
     }
     write_kept(out, found)?;
-    for problem in &found.problems {
-        writeln!(out, "  PROBLEM: {}", printable(problem))?;
+    write_problems(out, &found.problems)
+}
+
+fn write_problems(out: &mut String, problems: &[String]) -> std::fmt::Result {
+    if problems.is_empty() {
+        return writeln!(out, "  no damage found");
     }
-    Ok(())
+    problems
+        .iter()
+        .try_for_each(|problem| writeln!(out, "  PROBLEM: {}", printable(problem)))
 }
 
 /// Up to which size commits are one durable write, and what was measured.

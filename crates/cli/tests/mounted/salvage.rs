@@ -80,6 +80,23 @@ fn a_salvage_shows_asks_and_brings_back_what_is_certain() {
     fixture.umount();
 }
 
+/// The one named the last transaction after the damage, the other one the next.
+#[test]
+fn a_check_and_a_salvage_say_the_same_of_a_damaged_journal() {
+    needs_mounts!();
+    let fixture = with_full_journal();
+    damage_in_the_middle(&fixture.store);
+    let shown = mobifs(&["recover", "--salvage", "--dry-run"], &fixture.store);
+    succeeds(&shown);
+    let text = String::from_utf8(shown.stdout).unwrap();
+    let damage = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("damaged: "));
+    let damage = damage.unwrap();
+    assert!(damage.contains("the later transaction"), "{damage}");
+    fails(&mobifs(&["check"], &fixture.store), 4, &[damage]);
+}
+
 /// One damaged byte of a name: the directory `photos` was renamed to `qhotos`, and what had that name
 /// went to `.mobifs/lost`. The root directory was listed without a name.
 #[test]

@@ -189,12 +189,7 @@ impl<'s, 'r> Scanner<'s, 'r> {
                 }
                 if header.epoch == epoch && header.sequence > missing {
                     check_format(&header, offset)?;
-                    let detail = format!(
-                        "it is not whole, although the later transaction {} is there at byte \
-                         {offset}",
-                        header.sequence
-                    );
-                    return Err(damaged(missing, range.start, &detail));
+                    return Err(not_whole(missing, range.start, header.sequence, offset));
                 }
             }
             offset += BLOCK;
@@ -216,6 +211,14 @@ fn check_format(header: &Header, offset: u64) -> Result<(), StoreError> {
         return Err(damaged(header.sequence, offset, &detail));
     }
     Ok(())
+}
+
+/// The error for a transaction that cannot be read, while a later one is there.
+pub(crate) fn not_whole(sequence: u64, offset: u64, later: u64, later_at: u64) -> StoreError {
+    let detail = format!(
+        "it is not whole, although the later transaction {later} is there at byte {later_at}"
+    );
+    damaged(sequence, offset, &detail)
 }
 
 fn damaged(sequence: u64, offset: u64, detail: &str) -> StoreError {

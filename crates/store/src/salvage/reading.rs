@@ -9,7 +9,7 @@ use crate::log::header::{self, HEADER_BYTES, Header, transaction_bytes};
 use crate::log::identity::{self, Identity};
 use crate::log::overflow;
 use crate::log::record::Record;
-use crate::log::scan::{At, Scanner};
+use crate::log::scan::{At, Scanner, not_whole};
 use crate::log::superblock::{FORMAT_VERSION, Home, LOG_START, SLOTS, Superblock, choose, parse};
 use crate::log::window::{Blocks, Window};
 use crate::log::{JOURNAL, Transactions};
@@ -306,11 +306,11 @@ impl Reading {
             self.damage.push(reason);
         } else if is_base_lost {
             // Reported.
-        } else if last >= sequence && lost.iter().any(|lost| lost.is_later) {
-            self.damage.push(format!(
-                "journal transaction {sequence} at byte {at} is damaged: it is not whole, although \
-                 transaction {last} after it is there"
-            ));
+        } else if last >= sequence
+            && let Some((later, later_at)) = lost.iter().find_map(|lost| lost.later)
+        {
+            self.damage
+                .push(not_whole(sequence, at, later, later_at).to_string());
         }
         self.lost_transactions = (last + 1).saturating_sub(sequence);
         self.lost = lost.into_iter().map(|found| found.lost).collect();
@@ -543,8 +543,8 @@ struct Rest<'a, 'w, L: Lower> {
 
 struct FoundLost {
     lost: Lost,
-    /// Its header is whole, and it is not the first one that is missing.
-    is_later: bool,
+    /// Its number and its place, if its header is whole, and it is not the first one that is missing.
+    later: Option<(u64, u64)>,
 }
 
 impl<L: Lower> Rest<'_, '_, L> {
@@ -565,6 +565,8 @@ impl<L: Lower> Rest<'_, '_, L> {
                 continue;
             };
             first_at.get_or_insert(at);
+            let is_later = header.sequence != self.sequence;
+            let later = is_later.then_some((header.sequence, at));
             let (found, is_whole) = self.transaction(at, &header)?;
             at += if is_whole {
                 header.transaction_bytes()
@@ -572,18 +574,16 @@ impl<L: Lower> Rest<'_, '_, L> {
                 BLOCK
             };
             last = header.sequence;
-            lost.push(FoundLost {
-                lost: found,
-                is_later: header.sequence != self.sequence,
-            });
+            lost.push(FoundLost { lost: found, later });
         }
-        let has_expected = first_at == Some(self.from) && !lost.first().is_none_or(|f| f.is_later);
+        let has_expected =
+            first_at == Some(self.from) && lost.first().is_some_and(|first| first.later.is_none());
         if !has_expected && let Some(headless) = self.headless(first_at)? {
             lost.insert(
                 0,
                 FoundLost {
                     lost: headless,
-                    is_later: false,
+                    later: None,
                 },
             );
             last = last.max(self.sequence);
