@@ -94,7 +94,7 @@ fn files_without_names<L: Lower>(overlay: &Overlay<L>) -> Result<Vec<Candidate>,
         }
     }
     let waiting = overlay.lower().list(overlay.limbo());
-    for entry in waiting.map_err(StoreError::lower("listing limbo"))? {
+    for entry in waiting.map_err(StoreError::lower("listing .mobifs/limbo"))? {
         look(None, overlay.limbo(), &entry.name)?;
     }
     // Others have names that stay, or that the store has not looked up.

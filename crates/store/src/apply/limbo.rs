@@ -49,12 +49,14 @@ pub(crate) fn empty_limbo<L: Lower>(overlay: &Overlay<L>, _: &EmptyEpoch, keeps:
                 match delete_from_limbo(overlay, &entry.name) {
                     Ok(()) => has_deleted = true,
                     Err(error) => {
-                        tracing::warn!(%error, "the store could not empty limbo; it tries again")
+                        tracing::warn!(%error, "the store could not empty .mobifs/limbo; it tries again")
                     }
                 }
             }
         }
-        Err(error) => tracing::warn!(%error, "the store could not list limbo; it tries again"),
+        Err(error) => {
+            tracing::warn!(%error, "the store could not list .mobifs/limbo; it tries again")
+        }
     }
     forget_limbo_of(overlay, gone);
     has_deleted
@@ -99,7 +101,7 @@ fn is_kept_in_limbo<L: Lower>(overlay: &Overlay<L>, id: ObjectId, keeps: Unnamed
 /// [`StoreError::Lower`]; the next call tries the rest again.
 pub(crate) fn clear_limbo<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
     let entries = overlay.lower().list(overlay.limbo());
-    for entry in entries.map_err(StoreError::lower("listing limbo"))? {
+    for entry in entries.map_err(StoreError::lower("listing .mobifs/limbo"))? {
         delete_from_limbo(overlay, &entry.name)?;
     }
     Ok(())
@@ -112,7 +114,7 @@ pub(crate) fn delete_from_limbo<L: Lower>(
     name: &[u8],
 ) -> Result<(), StoreError> {
     let shown = name.escape_ascii();
-    let failed = || StoreError::lower(format!("deleting limbo/{shown}"));
+    let failed = || StoreError::lower(format!("deleting .mobifs/limbo/{shown}"));
     let Some(stat) = overlay.stat_at(overlay.limbo(), name)? else {
         return Ok(());
     };

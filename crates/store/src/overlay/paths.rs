@@ -17,7 +17,7 @@ pub(crate) fn failed_for<L: Lower>(
     overlay: &Overlay<L>,
     id: ObjectId,
 ) -> impl FnOnce(StoreError) -> StoreError {
-    move |error| match path_of(&overlay.state(), id) {
+    move |error| match shown_path(&overlay.state(), id) {
         Some(path) => without_number(error, id).while_doing("applying", &path),
         None => error,
     }
@@ -54,7 +54,11 @@ pub(crate) fn failed_to_commit<L: Lower>(
     id: ObjectId,
     dentries: &[(ObjectId, Name, Option<ObjectId>)],
 ) -> impl FnOnce(StoreError) -> StoreError {
-    move |error| match path_in(overlay, id, dentries) {
+    let path = move || {
+        let named = path_in(overlay, id, dentries);
+        named.or_else(|| own_place(&overlay.state(), id))
+    };
+    move |error| match path() {
         Some(path) => without_number(error, id).while_doing("committing", &path),
         None => error,
     }
@@ -78,6 +82,20 @@ fn path_in<L: Lower>(
     names.extend(Some(above).filter(|above| !above.is_empty()));
     names.reverse();
     Some(names.join("/")).filter(|path| !path.is_empty())
+}
+
+/// The path as the mount shows it, or, of an object without a name, where it lies in the store.
+fn shown_path(state: &State, id: ObjectId) -> Option<String> {
+    path_of(state, id).or_else(|| own_place(state, id))
+}
+
+/// Where an object without a name lies in the store, as long as it is used.
+fn own_place(state: &State, id: ObjectId) -> Option<String> {
+    let location = state.table.get(id)?;
+    let inode = location.inode;
+    location
+        .in_limbo()
+        .then(|| format!(".mobifs/limbo/{inode}"))
 }
 
 /// A path of an object as the mount shows it, empty for the root; none where it has no name,
@@ -200,5 +218,45 @@ mod tests {
             let said = error.to_string();
             assert!(said.contains("needed for \"app/file\""), "{pages}: {said}");
         }
+    }
+
+    /// A file without a name that is kept, because it has another one that is not known: the message said
+    /// "of object#42", and nothing of where to look.
+    #[test]
+    fn what_fails_for_an_object_without_a_name_names_its_place_in_limbo() {
+        use std::os::unix::fs::MetadataExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        for name in ["seen", "unseen"] {
+            std::fs::create_dir(path(name)).unwrap();
+        }
+        std::fs::write(path("seen/file"), "x").unwrap();
+        std::fs::hard_link(path("seen/file"), path("unseen/file")).unwrap();
+        let inode = path("unseen/file").metadata().unwrap().ino();
+        let lower = PosixLower::open(directory.path()).unwrap();
+        let options = JournalOptions::default();
+        let (store, _) = JournalStore::open(Gate::new(lower), &options).unwrap();
+        let names = store.list_directory(ObjectId::ROOT).unwrap();
+        let seen = names.iter().find(|entry| entry.name.as_bytes() == b"seen");
+        let seen = seen.unwrap().id;
+        let file = store.list_directory(seen).unwrap()[0].id;
+        let mut transaction = Transaction::default();
+        transaction.extend([Entry::Dentry {
+            parent: seen,
+            name: Name::new(b"file").unwrap(),
+            child: None,
+        }]);
+        store.commit(transaction).unwrap();
+        store.apply().unwrap();
+        let error = || {
+            let full = io::Error::from(io::ErrorKind::StorageFull);
+            StoreError::lower(format!("writing content of {file}"))(full)
+        };
+        let applying = failed_for(store.overlay(), file)(error()).to_string();
+        let start = format!("applying \".mobifs/limbo/{inode}\": writing content failed: ");
+        assert!(applying.starts_with(&start), "{applying}");
+        let committing = failed_to_commit(store.overlay(), file, &[])(error()).to_string();
+        let start = format!("committing \".mobifs/limbo/{inode}\": writing content failed: ");
+        assert!(committing.starts_with(&start), "{committing}");
     }
 }

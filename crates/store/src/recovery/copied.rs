@@ -219,13 +219,13 @@ pub(crate) fn bind_copy<L: Lower>(
 /// was found missing before. The deletions are durable when this returns.
 fn clear_foreign_limbo<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
     let entries = overlay.lower().list(overlay.limbo());
-    for entry in entries.map_err(StoreError::lower("listing limbo"))? {
+    for entry in entries.map_err(StoreError::lower("listing .mobifs/limbo"))? {
         if entry.name != entry.inode.to_string().as_bytes() {
             limbo::delete_from_limbo(overlay, &entry.name)?;
         }
     }
     let synced = overlay.lower().sync(overlay.limbo());
     synced.map_err(StoreError::lower(
-        "making durable what was deleted from limbo",
+        "making durable what was deleted from .mobifs/limbo",
     ))
 }

@@ -69,7 +69,7 @@ fn check_own_names<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
         };
         entries.map(named)
     };
-    let limbo: HashMap<Vec<u8>, u64> = list(overlay.limbo(), "listing limbo")?;
+    let limbo: HashMap<Vec<u8>, u64> = list(overlay.limbo(), "listing .mobifs/limbo")?;
     let stage: HashMap<Vec<u8>, u64> = list(overlay.stage(), "listing stage")?;
     let mut state = overlay.state_mut();
     let ids: BTreeSet<ObjectId> = state.table.ids().collect();

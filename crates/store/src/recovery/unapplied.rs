@@ -153,7 +153,7 @@ fn wanted<L: Lower>(overlay: &Overlay<L>) -> Result<Wanted, StoreError> {
 /// [`StoreError::Lower`]; the rest is left for the next time.
 pub(crate) fn clear_limbo_but_known<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
     let entries = overlay.lower().list(overlay.limbo());
-    for entry in entries.map_err(StoreError::lower("listing limbo"))? {
+    for entry in entries.map_err(StoreError::lower("listing .mobifs/limbo"))? {
         let is_known = {
             let mut state = overlay.state_mut();
             let id = state.table.id_of(entry.inode);

@@ -273,7 +273,7 @@ impl<L: Lower> Walk<'_, L> {
     }
 
     fn in_limbo(&mut self, limbo: &L::Handle, name: Vec<u8>) -> Result<(), StoreError> {
-        let failed = || StoreError::lower("looking through limbo");
+        let failed = || StoreError::lower("looking through .mobifs/limbo");
         let stat = found(self.lower.stat_at(limbo, &name)).map_err(failed())?;
         let Some(stat) = stat else { return Ok(()) };
         self.tree.kinds.insert(stat.inode, stat.kind);
