@@ -103,7 +103,10 @@ impl From<LimitError> for Failure {
 impl From<PathError> for Failure {
     fn from(error: PathError) -> Self {
         let code = match error {
-            PathError::AlreadyMounted(_) | PathError::StoresNested { .. } => Code::InUse,
+            PathError::AlreadyMounted(_)
+            | PathError::StoresNested { .. }
+            | PathError::MountpointInStore { .. }
+            | PathError::MountpointHidesStore { .. } => Code::InUse,
             _ => Code::Failed,
         };
         Self::new(code, error.to_string())

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use mobifs_host::{MountEntry, mounts};
 
-use crate::nested_stores::{NestedStores, served_around_or_inside, unrecovered_above};
+use crate::nested_stores::{
+    NestedStores, served_around_or_inside, served_at_mountpoint, unrecovered_above,
+};
 
 /// Why store and mount point cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +95,34 @@ pub enum PathError {
         /// The one around it.
         outer: PathBuf,
         /// The process that serves the other one; 0: it cannot be seen.
+        pid: u32,
+    },
+    /// The mount point lies in a store that is served.
+    #[error(
+        "the mount point {mountpoint} lies inside the store {store}, which {by} serves: programs use its files through \
+         its own mount, where this one would not be seen; choose a mount point there, or outside",
+        mountpoint = mountpoint.display(), store = store.display(), by = served_by(*.pid)
+    )]
+    MountpointInStore {
+        /// The mount point.
+        mountpoint: PathBuf,
+        /// The store.
+        store: PathBuf,
+        /// The process that serves it; 0: it cannot be seen.
+        pid: u32,
+    },
+    /// A store that is served is the mount point, or lies in it.
+    #[error(
+        "the mount point {mountpoint} would hide the store {store}, which {by} serves: choose another mount point, or \
+         unmount that store first",
+        mountpoint = mountpoint.display(), store = store.display(), by = served_by(*.pid)
+    )]
+    MountpointHidesStore {
+        /// The mount point.
+        mountpoint: PathBuf,
+        /// The store.
+        store: PathBuf,
+        /// The process that serves it; 0: it cannot be seen.
         pid: u32,
     },
     /// The store lies in another one, whose journal is not applied.
@@ -187,6 +217,23 @@ impl MountPaths {
                     outer: outer.clone(),
                 });
             }
+        }
+        if let Some(NestedStores { inner, outer, pid }) = served_at_mountpoint(&mountpoint, &table)
+        {
+            let hides = outer == mountpoint;
+            return Err(if hides {
+                PathError::MountpointHidesStore {
+                    mountpoint: outer,
+                    store: inner,
+                    pid,
+                }
+            } else {
+                PathError::MountpointInStore {
+                    mountpoint: inner,
+                    store: outer,
+                    pid,
+                }
+            });
         }
         if !options.nonempty && !is_empty(&mountpoint)? {
             return Err(PathError::MountpointNotEmpty(mountpoint));

@@ -32,6 +32,21 @@ pub(crate) fn served_around_or_inside(store: &Path, table: &[MountEntry]) -> Opt
     served_in_table(store, table).or_else(|| locked_above(store))
 }
 
+/// The served store that lies around a mount point, or in it, or is it.
+pub(crate) fn served_at_mountpoint(
+    mountpoint: &Path,
+    table: &[MountEntry],
+) -> Option<NestedStores> {
+    if is_locked(mountpoint) {
+        return Some(NestedStores {
+            inner: mountpoint.to_owned(),
+            outer: mountpoint.to_owned(),
+            pid: holder_of(mountpoint),
+        });
+    }
+    served_around_or_inside(mountpoint, table)
+}
+
 /// Where a path lies: device number, and path from the root of the filesystem.
 type Place = ((u32, u32), PathBuf);
 

@@ -163,6 +163,44 @@ fn a_store_inside_a_served_store_is_refused_in_both_orders() {
     fixture.umount();
 }
 
+/// Both were accepted: the inner mount was seen in the store's directory alone, where no program is, and a
+/// mount over a store hid it.
+#[test]
+fn a_mount_point_in_a_served_store_or_around_one_is_refused() {
+    needs_mounts!();
+    let mut fixture = Fixture::new();
+    let (other, around) = (fixture.directory("other"), fixture.directory("around"));
+    fixture.store = around.join("store");
+    let inside = fixture.store.join("app");
+    fs::create_dir_all(&inside).unwrap();
+    for options in [&[][..], &["-o", "fsname=other"]] {
+        fixture.mount(options);
+        let pid = fixture.daemon_pid().to_string();
+        let needles = ["mount point", "lies inside the store", "process", &pid];
+        fails(&try_mount_at(&other, &inside, &[]), IN_USE, &needles);
+        let nonempty = ["-o", "nonempty"];
+        let needles = ["mount point", "would hide the store", "process", &pid];
+        fails(
+            &try_mount_at(&other, &fixture.store, &nonempty),
+            IN_USE,
+            &needles,
+        );
+        if options.is_empty() {
+            // Looked up in the table of mounts, which has the store as the source.
+            fails(&try_mount_at(&other, &around, &nonempty), IN_USE, &needles);
+        }
+        assert!(!other.join(".mobifs").exists(), "nothing was changed");
+        // In the mount it is a directory as any other.
+        let shown = fixture.mountpoint.join("app");
+        succeeds(&try_mount_at(&other, &shown, &[]));
+        succeeds(&mobifs(&["umount"], &shown));
+        fs::remove_dir_all(other.join(".mobifs")).unwrap();
+        fixture.umount();
+    }
+    succeeds(&try_mount_at(&other, &inside, &[]));
+    succeeds(&mobifs(&["umount"], &inside));
+}
+
 /// It was mounted: what the store around had committed was missing, and what was written was lost when that one was
 /// recovered.
 #[test]
