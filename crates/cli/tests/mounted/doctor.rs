@@ -5,7 +5,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::fixture::{Fixture, fails, mobifs, needs_mounts, succeeds};
+use crate::fixture::{Fixture, fails, mobifs, needs_mounts, succeeds, wait_until};
+use crate::kills::kill;
 use crate::steer::{BTRFS, Disk, EXT4, Made};
 
 fn doctor(place: &Path) -> Value {
@@ -52,6 +53,24 @@ fn a_filesystem_that_journals_content_is_for_native_mode() {
         found["commands"][0],
         format!("mobifs status {}", disk.at.display())
     );
+}
+
+/// The kernel's answer was taken for that of something that is no directory.
+#[test]
+fn a_mount_whose_daemon_has_ended_is_named() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&["-o", "nosupervise"]);
+    fs::create_dir(fixture.mountpoint.join("app")).unwrap();
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    kill(fixture.daemon_pid());
+    let needles = ["the daemon of the mount", "is gone", "mobifs umount"];
+    wait_until(|| fixture.mountpoint.metadata().is_err());
+    for place in ["", "app"] {
+        let place = fixture.mountpoint.join(place);
+        fails(&mobifs(&["doctor"], &place), 5, &needles);
+    }
+    fixture.umount();
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! What is known of a directory and its filesystem. Nothing is changed.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
+use mobifs_daemon::control::ControlError;
 use mobifs_daemon::{Code, Failure, check_store};
-use mobifs_host::{MountEntry, mount_around, mounts};
+use mobifs_host::{MountEntry, absolute_without_touching, mount_around, mounts};
 use mobifs_native::{AppPolicy, Examination, examine};
 use mobifs_store::PosixLower;
 use rustix::fs::{Access, access};
+use rustix::io::Errno;
 
 use super::survey::Survey;
 
@@ -66,8 +69,12 @@ impl Facts {
             let path = directory.display();
             Failure::new(Code::Failed, format!("cannot examine {path}: {error}"))
         };
-        let path = directory.canonicalize().map_err(|error| failed(&error))?;
-        if !path.is_dir() {
+        let unreachable = |error: io::Error| match Errno::from_io_error(&error) {
+            Some(Errno::NOTCONN) => daemon_gone(directory).unwrap_or_else(|| failed(&error)),
+            _ => failed(&error),
+        };
+        let path = directory.canonicalize().map_err(unreachable)?;
+        if !path.metadata().map_err(unreachable)?.is_dir() {
             return Err(failed(&"it is not a directory"));
         }
         let table = mounts().map_err(|error| failed(&error))?;
@@ -94,6 +101,15 @@ impl Facts {
             path,
         })
     }
+}
+
+/// What the kernel's answer `ENOTCONN` means for a directory, if it is in a mount of MobiFS.
+fn daemon_gone(directory: &Path) -> Option<Failure> {
+    let path = absolute_without_touching(directory).ok()?;
+    let mount = mount_around(&path, &mounts().ok()?).cloned()?;
+    let path = mount.mountpoint.clone();
+    let gone = || ControlError::DaemonGone { path }.into();
+    mount.has_subtype("mobifs").then(gone)
 }
 
 /// The mounts of MobiFS, whose sources are their stores.

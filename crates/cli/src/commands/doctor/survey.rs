@@ -12,6 +12,8 @@ const NAMES_MAX: usize = 50_000;
 /// Files from this size on are media and images rather than the state of programs, if they are no
 /// databases.
 const LARGE_BYTES_MIN: u64 = 4 << 20;
+/// What MobiFS keeps in a store.
+const OWN_DIRECTORY: &str = ".mobifs";
 /// How a database of SQLite begins.
 const SQLITE_HEADER: &[u8; 16] = b"SQLite format 3\0";
 
@@ -51,6 +53,10 @@ impl Survey {
                 continue;
             };
             for entry in entries.flatten() {
+                if directory == root && entry.file_name() == OWN_DIRECTORY {
+                    // A store's own part, which no program sees.
+                    continue;
+                }
                 names += 1;
                 if names > names_max {
                     return survey;
@@ -142,6 +148,16 @@ mod tests {
             }
         );
         assert_eq!(survey.percent(survey.large_bytes), 99);
+        // The journal of a store, of 8 MiB and more, was counted as a large file of programs.
+        let own = root.path().join(OWN_DIRECTORY);
+        fs::create_dir(&own).unwrap();
+        let journal = File::create(own.join("journal")).unwrap();
+        journal.set_len(LARGE_BYTES_MIN).unwrap();
+        assert_eq!(Survey::of(root.path()), survey);
+        // In any other place the name means nothing.
+        fs::create_dir(inside.join(OWN_DIRECTORY)).unwrap();
+        fs::write(inside.join(OWN_DIRECTORY).join("file"), "").unwrap();
+        assert_eq!(Survey::of(root.path()).files, survey.files + 1);
         let part = Survey::of_first(root.path(), 2);
         assert!(!part.is_complete && part.files <= 2, "{part:?}");
         assert_eq!(Survey::of(&root.path().join("missing")), Survey::default());
