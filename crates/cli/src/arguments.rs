@@ -288,13 +288,13 @@ pub(crate) struct UmountArguments {
 #[derive(Debug, Args)]
 pub(crate) struct AdoptArguments {
     /// Only say what would be done, and what is in the way
-    #[arg(long)]
+    #[arg(long, group = "report")]
     pub(crate) dry_run: bool,
     /// List the directories that this user has adopted
-    #[arg(long, conflicts_with_all = ["dry_run", "at_boot", "config", "options", "boot", "directory"])]
+    #[arg(long, group = "report", conflicts_with_all = ["dry_run", "at_boot", "config", "options", "boot", "directory"])]
     pub(crate) list: bool,
-    /// As JSON
-    #[arg(long, requires = "list", conflicts_with = "directory")]
+    /// The list, or what would be done, as JSON
+    #[arg(long, requires = "report")]
     pub(crate) json: bool,
     /// Do it when the machine, or the session of an ordinary user, starts next, before programs use the directory
     #[arg(long, conflicts_with = "dry_run")]
@@ -689,6 +689,7 @@ mod tests {
             "mobifs umount MNT",
             "mobifs adopt DIR",
             "mobifs adopt --dry-run --boot none --config c -o noatime DIR",
+            "mobifs adopt --dry-run --json DIR",
             "mobifs adopt --at-boot DIR",
             "mobifs adopt --list --json",
             "mobifs unadopt --dry-run DIR",

@@ -278,6 +278,34 @@ fn set_immutable(directory: &Path, is_immutable: bool) {
     }
 }
 
+/// `--json` was for the list alone.
+#[test]
+fn programs_can_ask_what_an_adoption_would_do() {
+    needs_mounts!();
+    let adoption = Adoption::with_files();
+    let before = adoption.seen();
+    let plan = |words: &[&str]| -> serde_json::Value {
+        let planned = adoption.begin().args(words).output().unwrap();
+        succeeds(&planned);
+        serde_json::from_slice(&planned.stdout).unwrap()
+    };
+    let words = ["--dry-run", "--json"];
+    let user = User::of(&adoption.directory);
+    let planned = plan(&words);
+    drop(user);
+    assert_eq!(planned["state"], "not-adopted");
+    let store = adoption.store();
+    assert_eq!(planned["store"].as_str(), store.to_str());
+    assert_eq!(planned["in_use_by"].as_array().unwrap().len(), 1);
+    adoption.is_as_before(&before);
+    adoption.adopt();
+    let planned = plan(&words);
+    assert_eq!(planned["state"], "mounted");
+    let mut one = adoption.list()[0].clone();
+    one["schema"] = 1.into();
+    assert_eq!(planned, one);
+}
+
 #[test]
 fn a_directory_is_adopted_and_comes_back_with_what_was_written() {
     needs_mounts!();

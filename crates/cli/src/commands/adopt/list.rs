@@ -1,6 +1,6 @@
 //! `mobifs adopt --list`
 
-use mobifs_daemon::{Code, Failure};
+use mobifs_daemon::Failure;
 use mobifs_host::printable_path;
 use serde_json::json;
 use unicode_width::UnicodeWidthStr as _;
@@ -9,7 +9,7 @@ use super::note::{Direction, Note, Notes};
 use super::place::Place;
 use super::starter::Starter;
 use crate::commands::figures::padded;
-use crate::commands::print;
+use crate::commands::{json_text, print};
 
 /// How far an adoption has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,20 +68,14 @@ pub(super) fn show(notes: &Notes, as_json: bool) -> Result<(), Failure> {
         all.push((place, note, state));
     }
     if as_json {
-        let adopted = all.iter().map(|(place, note, state)| {
-            json!({
-                "directory": place.directory().to_string_lossy(),
-                "store": place.store().to_string_lossy(),
-                "state": state.name(),
-                "boot": note.boot(),
-                "options": note.options(),
-            })
-        });
-        let text = serde_json::to_string_pretty(
-            &json!({ "schema": 1, "adopted": adopted.collect::<Vec<_>>() }),
-        );
-        let text = text.map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
-        return print(&format!("{text}\n"));
+        let adopted = all
+            .iter()
+            .map(|(place, note, state)| document(place, note, *state));
+        let adopted: Vec<_> = adopted.collect();
+        return print(&json_text(
+            &json!({ "schema": 1, "adopted": adopted }),
+            false,
+        )?);
     }
     if all.is_empty() {
         return print("no directory of this user is adopted\n");
@@ -119,9 +113,30 @@ pub(super) fn show(notes: &Notes, as_json: bool) -> Result<(), Failure> {
     print(&text)
 }
 
+/// An adoption, for programs.
+fn document(place: &Place, note: &Note, state: State) -> serde_json::Value {
+    json!({
+        "directory": place.directory().to_string_lossy(),
+        "store": place.store().to_string_lossy(),
+        "state": state.name(),
+        "boot": note.boot(),
+        "options": note.options(),
+    })
+}
+
 /// What there is to be done of an adoption that has begun.
-pub(super) fn show_one(place: &Place, note: &Note, notes: &Notes) -> Result<(), Failure> {
+pub(super) fn show_one(
+    place: &Place,
+    note: &Note,
+    notes: &Notes,
+    as_json: bool,
+) -> Result<(), Failure> {
     let state = State::of(place, note)?;
+    if as_json {
+        let mut one = document(place, note, state);
+        one["schema"] = 1.into();
+        return print(&json_text(&one, false)?);
+    }
     print(&format!(
         "{} is adopted: {}\n  {}\n",
         printable_path(place.directory()),

@@ -30,8 +30,9 @@ use mobifs_daemon::control::{ControlClient, ControlError};
 use mobifs_daemon::{Code, ConfigText, Failure, describe, users_of_directory};
 use mobifs_host::{DirectoryLock, printable_path};
 use mobifs_volume::{arm_fault_points, fault_point};
+use serde_json::json;
 
-use super::{print, tell};
+use super::{json_text, print, tell};
 use crate::arguments::{AdoptArguments, BootChoice, UnadoptArguments};
 use crate::mount_options::Options;
 use boot::Boot;
@@ -56,7 +57,7 @@ pub(crate) fn adopt(arguments: &AdoptArguments) -> Result<ExitCode, Failure> {
     let found = found(&place, &notes, || new_note(&place, arguments))?;
     if arguments.dry_run {
         return match found {
-            Some(note) => list::show_one(&place, &note, &notes),
+            Some(note) => list::show_one(&place, &note, &notes, arguments.json),
             None => plan(&place, &notes, arguments),
         }
         .map(|()| ExitCode::SUCCESS);
@@ -140,6 +141,26 @@ fn not_adopted(place: &Place) -> Failure {
 fn plan(place: &Place, notes: &Notes, arguments: &AdoptArguments) -> Result<(), Failure> {
     let note = new_note(place, arguments)?;
     examine::examine(place, notes)?;
+    let users = users_of_directory(place.directory());
+    let warnings = examine::warnings();
+    let journald_steps_aside = journald::lies_in(place.directory());
+    if arguments.json {
+        let users: Vec<_> = users.iter().map(ToString::to_string).collect();
+        return print(&json_text(
+            &json!({
+                "schema": 1,
+                "directory": place.directory().to_string_lossy(),
+                "store": place.store().to_string_lossy(),
+                "state": "not-adopted",
+                "boot": note.boot(),
+                "options": note.options(),
+                "in_use_by": users,
+                "journald_steps_aside": journald_steps_aside,
+                "warnings": warnings,
+            }),
+            false,
+        )?);
+    }
     let directory = printable_path(place.directory());
     let mut text = format!(
         "{directory}: its files would be renamed, not copied, to {}, and MobiFS mounted in their place (-o {})\n",
@@ -147,14 +168,13 @@ fn plan(place: &Place, notes: &Notes, arguments: &AdoptArguments) -> Result<(), 
         note.options()
     );
     text += &format!("  {}\n", Starter::new(place, &note, notes).described());
-    let users = users_of_directory(place.directory());
     if !users.is_empty() {
         text += &format!("  in use now, which must end first: {}\n", describe(&users));
     }
-    if journald::lies_in(place.directory()) {
+    if journald_steps_aside {
         text += "  journald would write to memory meanwhile\n";
     }
-    for warning in examine::warnings() {
+    for warning in warnings {
         text += &format!("  warning: {warning}\n");
     }
     print(&text)
