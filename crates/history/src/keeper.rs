@@ -82,7 +82,13 @@ pub struct Done {
 impl Keeper {
     /// For the subvolume at `source`, whose snapshots lie in `directory`, a path in it.
     pub fn new(source: &Path, directory: &Path, rules: KeepRules) -> Self {
-        let archive = Archive::open(source, directory).ok();
+        let opened = Archive::open(source, directory);
+        // Known from the beginning, and not only when the first snapshot is due.
+        let failed = match &opened {
+            Err(error @ ArchiveError::Source { .. }) if rules.is_on() => Some(error.to_string()),
+            _ => None,
+        };
+        let archive = opened.ok();
         let kept = archive.as_ref().and_then(|archive| archive.list().ok());
         let kept = oldest_first(&kept.unwrap_or_default(), WallTime::now());
         let last = archive
@@ -98,7 +104,7 @@ impl Keeper {
             next_at: Duration::ZERO,
             is_due: false,
             freeing: None,
-            failed: None,
+            failed,
         }
     }
 

@@ -11,7 +11,7 @@ use mobifs_host::{mount_around, mounts};
 use mobifs_native::history::DIRECTORY;
 use mobifs_volume::AppSelection;
 
-use super::{ask, print, unexpected};
+use super::{AS_LONG_AS_IT_TAKES, ask, fetch, print, unexpected};
 use crate::history_arguments::HistoryArguments;
 
 pub(crate) fn run(arguments: &HistoryArguments) -> Result<(), Failure> {
@@ -196,6 +196,11 @@ impl Place {
                 "{} has no history: it is {kind}, and only btrfs has snapshots",
                 path.display()
             )),
+            (ArchiveError::Empty { .. }, _) if self.keeps_one() => failed(format!(
+                "no snapshot of {} is kept yet: the first is taken when something was changed and is committed \
+                 (`mobifs sync` does that at once)",
+                self.source.display()
+            )),
             (ArchiveError::Empty { path }, _) => failed(format!(
                 "{} has no history: `[history]` in the configuration of `mobifs steer` or `mobifs \
                  mount` keeps one (keep_count)",
@@ -203,6 +208,21 @@ impl Place {
             )),
             (error, _) => failed(error),
         })
+    }
+}
+
+impl Place {
+    /// Whether a daemon is to keep snapshots there.
+    fn keeps_one(&self) -> bool {
+        let Some(mountpoint) = &self.mountpoint else {
+            return false;
+        };
+        let status = fetch(mountpoint, AppSelection::default(), &AS_LONG_AS_IT_TAKES);
+        let history = status.ok().and_then(|status| match status.native {
+            Some(native) => native.history,
+            None => status.store.history,
+        });
+        history.is_some_and(|history| !history.is_off)
     }
 }
 

@@ -130,7 +130,7 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
     write_memory(text, &status.memory)?;
     write_journal(text, &status.store)?;
     if let Some(history) = &status.store.history {
-        writeln!(text, "history  {}", kept(history))?;
+        writeln!(text, "history  {}", kept(history, status.read_only))?;
     }
     write_apps(text, &status.totals)?;
     write_user(text, status)?;
@@ -210,18 +210,20 @@ fn write_native(text: &mut String, status: &Status, native: &NativeStatus) -> st
         writeln!(text, "missing  {}", printable(sentence))?;
     }
     if let Some(history) = &native.history {
-        writeln!(text, "history  {}", kept(history))?;
+        writeln!(text, "history  {}", kept(history, status.read_only))?;
     }
     Ok(())
 }
 
-fn kept(history: &HistoryStatus) -> String {
-    let mut text = if history.is_off {
-        "off (keep_count = 0); ".to_owned()
-    } else {
-        String::new()
+fn kept(history: &HistoryStatus, read_only: bool) -> String {
+    let mut text = match (history.is_off, read_only) {
+        (true, true) => "off (the mount is read-only); ".to_owned(),
+        (true, false) => "off (keep_count = 0); ".to_owned(),
+        (false, _) => String::new(),
     };
     text += &match history.kept {
+        0 if history.failed.is_some() => "no snapshot is kept".to_owned(),
+        0 => "no snapshot is kept yet".to_owned(),
         1 => "1 snapshot is kept".to_owned(),
         count => format!("{count} snapshots are kept"),
     };
@@ -439,19 +441,31 @@ mod tests {
             ..HistoryStatus::default()
         };
         assert_eq!(
-            kept(&history),
+            kept(&history, false),
             "2 snapshots are kept; the last is of 2026-11-27T16:30:05.123456Z, not exact"
         );
         history = HistoryStatus {
             failed: Some("no\nroom".to_owned()),
             ..HistoryStatus::default()
         };
-        assert_eq!(kept(&history), "0 snapshots are kept; FAILED: no\\nroom");
+        assert_eq!(
+            kept(&history, false),
+            "no snapshot is kept; FAILED: no\\nroom"
+        );
+        history = HistoryStatus::default();
+        assert_eq!(kept(&history, false), "no snapshot is kept yet");
         history = HistoryStatus {
             kept: 1,
             is_off: true,
             ..HistoryStatus::default()
         };
-        assert_eq!(kept(&history), "off (keep_count = 0); 1 snapshot is kept");
+        assert_eq!(
+            kept(&history, false),
+            "off (keep_count = 0); 1 snapshot is kept"
+        );
+        assert_eq!(
+            kept(&history, true),
+            "off (the mount is read-only); 1 snapshot is kept"
+        );
     }
 }

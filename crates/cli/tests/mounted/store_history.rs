@@ -194,6 +194,45 @@ fn snapshots_of_a_store_in_use_are_points_in_time() {
     assert!(!states.is_empty());
 }
 
+/// It said that `[history]` in the configuration would keep one, which it does.
+#[test]
+fn a_history_without_a_snapshot_yet_is_not_said_to_be_off() {
+    needs_mounts!();
+    let Some(fixture) = mounted(THREE) else {
+        return;
+    };
+    let text = mobifs(&["status"], &fixture.mountpoint).stdout;
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("history  no snapshot is kept yet"), "{text}");
+    fails(
+        &mobifs(&["history"], &fixture.mountpoint),
+        1,
+        &["no snapshot of", "is kept yet", "mobifs sync"],
+    );
+    fs::write(fixture.mountpoint.join("file"), "content").unwrap();
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    assert_eq!(history(&fixture.mountpoint).len(), 1);
+    unmount(&fixture.mountpoint);
+}
+
+/// The status counted the snapshots of a store that can have none, until the first was to be taken.
+#[test]
+fn a_history_that_cannot_be_kept_is_shown_as_that_from_the_beginning() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    let config = fixture.config(THREE);
+    let config = config.to_str().unwrap();
+    fixture.mount(&["--config", config]);
+    let text = || String::from_utf8(mobifs(&["status"], &fixture.mountpoint).stdout).unwrap();
+    let line = "history  no snapshot is kept; FAILED: ";
+    assert!(text().contains(line), "{}", text());
+    fixture.umount();
+    // Nothing changes that could be kept.
+    fixture.mount(&["--config", config, "-o", "ro"]);
+    assert!(!text().contains("history"), "{}", text());
+    fixture.umount();
+}
+
 /// A store that is no subvolume is mounted all the same.
 #[test]
 fn a_store_without_snapshots_is_served() {

@@ -49,11 +49,16 @@ pub fn history_status(keeper: &Keeper, last_standstill_ms: Option<u64>) -> Optio
     })
 }
 
-/// What keeps the history of a store, if one is wanted, or there is one of earlier.
-pub(super) fn of_store(store: &Path, rules: &HistoryRules) -> Option<Arc<dyn AppliedState>> {
+/// What keeps the history of a store, if one is wanted, or there is one of earlier. A read-only mount
+/// changes nothing that could be kept.
+pub(super) fn of_store(
+    store: &Path,
+    rules: &HistoryRules,
+    read_only: bool,
+) -> Option<Arc<dyn AppliedState>> {
     let rules = KeepRules {
         retention: Retention {
-            count: rules.keep_count,
+            count: if read_only { 0 } else { rules.keep_count },
             age_max: rules.keep_age_max,
         },
         interval_min: rules.interval_min,

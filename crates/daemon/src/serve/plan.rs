@@ -47,7 +47,11 @@ pub(super) fn volume_options(plan: &Plan, arena: Option<&Arena>) -> VolumeOption
         no_access_time: mount.access_times == AccessTimes::Never,
         no_directory_access_time: mount.no_directory_access_times,
         arena: arena.cloned(),
-        applied: history::of_store(&plan.paths.store, &plan.config.config.history),
+        applied: history::of_store(
+            &plan.paths.store,
+            &plan.config.config.history,
+            mount.read_only,
+        ),
         ..VolumeOptions::new(&plan.config.config)
     }
 }
