@@ -136,6 +136,21 @@ pub(super) fn fetch(
     }
 }
 
+/// Says of a read-only mount that what its journal has stays there: nothing else shows that it is not in the
+/// files of the store.
+fn tell_what_stays(status: &Status) {
+    let store = &status.store;
+    if status.read_only && store.journal_used_bytes > 0 {
+        let path = store.path.as_deref().unwrap_or("the store");
+        tell(&format!(
+            "{} is mounted read-only: committed transactions ({}) stay in the journal of {path}, and the next \
+             writable mount, or `mobifs recover {path}`, brings them to their places",
+            status.mountpoint.as_deref().unwrap_or("it"),
+            figures::size(store.journal_used_bytes),
+        ));
+    }
+}
+
 /// A document for programs: of several that follow each other one a line.
 pub(super) fn json_text(
     document: &impl serde::Serialize,

@@ -4,10 +4,10 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use mobifs_daemon::Failure;
 use mobifs_daemon::control::{Reply, Request};
-use mobifs_volume::AppName;
+use mobifs_volume::{AppName, AppSelection};
 
 use super::progress::Progress;
-use super::{ask, unexpected};
+use super::{AS_LONG_AS_IT_TAKES, ask, fetch, tell_what_stays, unexpected};
 use crate::arguments::SyncArguments;
 
 pub(crate) fn run(arguments: &SyncArguments) -> Result<(), Failure> {
@@ -27,9 +27,19 @@ pub(crate) fn run(arguments: &SyncArguments) -> Result<(), Failure> {
         app,
         apply: !arguments.commit_only,
     };
-    let _progress = Progress::of_commit("committing", &arguments.mountpoint);
+    let progress = Progress::of_commit("committing", &arguments.mountpoint);
     match ask(&arguments.mountpoint, &request)?.1 {
-        Reply::Done => Ok(()),
-        other => Err(unexpected(&other)),
+        Reply::Done => {}
+        other => return Err(unexpected(&other)),
     }
+    drop(progress);
+    let select = AppSelection {
+        limit: Some(1),
+        ..AppSelection::default()
+    };
+    // A mount that has ended since has nothing to tell.
+    if let Ok(status) = fetch(&arguments.mountpoint, select, &AS_LONG_AS_IT_TAKES) {
+        tell_what_stays(&status);
+    }
+    Ok(())
 }

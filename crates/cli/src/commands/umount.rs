@@ -12,10 +12,10 @@ use mobifs_daemon::{
 use mobifs_fuse::UnmountError;
 use mobifs_host::{MountEntry, other_mounts_of};
 use mobifs_store::StoreScope;
-use mobifs_volume::{AppSelection, StoreLock};
+use mobifs_volume::{AppSelection, Status, StoreLock};
 
 use super::progress::Progress;
-use super::{AS_LONG_AS_IT_TAKES, tell, unexpected};
+use super::{AS_LONG_AS_IT_TAKES, tell, tell_what_stays, unexpected};
 use crate::arguments::UmountArguments;
 
 /// How long the daemon is waited for before looking for what keeps it.
@@ -38,9 +38,12 @@ pub(crate) fn run(arguments: &UmountArguments) -> Result<(), Failure> {
     let _progress = Progress::of_commit("unmounting", &mount.mountpoint);
     let mut store = store_in_table(&mount);
     let mut end = DaemonEnd::of(None);
+    let mut before = None;
     let asked = ControlClient::connect(&mount.mountpoint).and_then(|mut client| {
+        before = ask_for_status(&mut client);
         if store.is_none() {
-            store = ask_for_store(&mut client);
+            let path = before.as_ref().and_then(|status| status.store.path.clone());
+            store = path.map(PathBuf::from);
         }
         end = DaemonEnd::of(store.as_deref());
         ask_to_unmount(client, lazy)
@@ -62,6 +65,7 @@ pub(crate) fn run(arguments: &UmountArguments) -> Result<(), Failure> {
         Reply::Done => {
             client.wait_for_end(&AS_LONG_AS_IT_TAKES);
             end.wait();
+            before.iter().for_each(tell_what_stays);
             Ok(())
         }
         Reply::Detached { used_by } => {
@@ -222,13 +226,13 @@ fn store_in_table(mount: &MountEntry) -> Option<PathBuf> {
     is_store.then(|| source.clone())
 }
 
-fn ask_for_store(client: &mut ControlClient) -> Option<PathBuf> {
+fn ask_for_status(client: &mut ControlClient) -> Option<Status> {
     let select = AppSelection {
         limit: Some(1),
         ..AppSelection::default()
     };
     match client.ask(&Request::Status { select }, &AS_LONG_AS_IT_TAKES) {
-        Ok(Reply::Status { status }) => status.store.path.map(PathBuf::from),
+        Ok(Reply::Status { status }) => Some(*status),
         _ => None,
     }
 }

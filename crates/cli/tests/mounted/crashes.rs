@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fixture::{
-    Fixture, PROGRAM, fails, mobifs, needs_mounts, snapshot, succeeds, try_mount_at,
+    Fixture, PROGRAM, fails, message, mobifs, needs_mounts, snapshot, succeeds, try_mount_at,
 };
 
 /// Writes a file and calls fsync.
@@ -146,6 +146,61 @@ fn a_copy_of_a_store_that_was_not_unmounted_has_what_was_committed() {
         assert!(snapshot(&fixture.mountpoint) == expected);
         fixture.umount();
     }
+}
+
+/// Both succeeded without a word, and what was committed was not in the files of the store.
+#[test]
+fn sync_and_umount_of_a_read_only_mount_say_what_stays_in_the_journal() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    mount_with_classes(&fixture);
+    fs::create_dir(fixture.mountpoint.join("bank-a")).unwrap();
+    write_synced(&fixture.mountpoint.join("bank-a/f"), "kept");
+    fixture.cut_power();
+    let says = |words: &[&str]| {
+        let output = mobifs(words, &fixture.mountpoint);
+        succeeds(&output);
+        message(&output)
+    };
+    fixture.mount(&["-o", "ro"]);
+    for words in [["sync"], ["umount"]] {
+        let said = says(&words);
+        let store = fixture.store.to_str().unwrap();
+        let needles = [
+            "read-only",
+            "stay in the journal of",
+            store,
+            "mobifs recover",
+        ];
+        assert!(needles.iter().all(|needle| said.contains(needle)), "{said}");
+    }
+    fixture.mount(&[]);
+    assert_eq!(says(&["sync"]), "");
+    assert_eq!(says(&["umount"]), "");
+    fixture.mount(&["-o", "ro"]);
+    assert_eq!(says(&["sync"]), "", "there is nothing");
+    fixture.umount();
+}
+
+/// Nothing told a store without damage from one that was not examined.
+#[test]
+fn a_check_says_that_it_found_no_damage() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    mount_with_classes(&fixture);
+    fs::create_dir(fixture.mountpoint.join("bank-a")).unwrap();
+    write_synced(&fixture.mountpoint.join("bank-a/f"), "kept");
+    fixture.cut_power();
+    for _ in 0..2 {
+        let checked = mobifs(&["check"], &fixture.store);
+        succeeds(&checked);
+        let text = String::from_utf8(checked.stdout).unwrap();
+        assert!(text.ends_with("  no damage found\n"), "{text}");
+        succeeds(&mobifs(&["recover"], &fixture.store));
+    }
+    let plain = mobifs(&["check"], &fixture.directory("plain"));
+    let text = String::from_utf8(plain.stdout).unwrap();
+    assert!(!text.contains("damage"), "it is no store: {text}");
 }
 
 #[test]
