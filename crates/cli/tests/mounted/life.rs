@@ -383,3 +383,26 @@ fn a_start_that_fails_after_the_mount_ends_and_leaves_nothing() {
     fixture.mount(&[]);
     fixture.umount();
 }
+
+/// The log had the structures of the program.
+#[test]
+fn a_reload_names_what_it_replaces_by_its_keys() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    let mnt = &fixture.mountpoint;
+    fs::create_dir(mnt.join("app")).unwrap();
+    let words = ["set", "--app", "app", "--policy", "staleness"];
+    let staleness = ["--staleness-bytes", "64KiB"];
+    succeeds(&mobifs(&[&words[..], &staleness].concat(), mnt));
+    succeeds(&mobifs(&["reload"], mnt));
+    let log = fixture.log();
+    let line = log
+        .lines()
+        .find(|line| line.contains("the configuration replaces"));
+    let line = line.unwrap();
+    assert!(line.contains("policy=staleness"), "{line}");
+    assert!(line.contains("staleness_bytes=65536"), "{line}");
+    assert!(!log.contains("PolicyChange"), "{log}");
+    fixture.umount();
+}

@@ -38,7 +38,7 @@ impl Volume {
                 let app = AppName::from(app.as_slice());
                 tracing::warn!(
                     %app,
-                    ?change,
+                    settings = %change.settings(),
                     "the configuration replaces what was set at run time"
                 );
             }
