@@ -33,3 +33,47 @@ pub(crate) const fn errno_of(error: FsError) -> Errno {
         FsError::BadDescriptor => Errno::BADF,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The model is compared with volumes by a table of its own, since it has no kernel above it.
+    #[test]
+    fn volumes_in_tests_fail_with_what_the_kernel_gets() {
+        let all = [
+            FsError::NotFound,
+            FsError::Exists,
+            FsError::NotDirectory,
+            FsError::IsDirectory,
+            FsError::NotEmpty,
+            FsError::NameTooLong,
+            FsError::InvalidArgument,
+            FsError::NotPermitted,
+            FsError::AccessDenied,
+            FsError::NoSpace,
+            FsError::FileTooBig,
+            FsError::TooManyLinks,
+            FsError::NoXattr,
+            FsError::XattrTooBig,
+            FsError::BufferTooSmall,
+            FsError::ReadOnly,
+            FsError::Busy,
+            FsError::CrossDevice,
+            FsError::NoSuchOffset,
+            FsError::Stale,
+            FsError::NotSupported,
+            FsError::Io,
+            FsError::Interrupted,
+            FsError::TooManySymlinks,
+            FsError::BadDescriptor,
+        ];
+        for error in all {
+            assert_eq!(
+                errno_of(error),
+                mobifs_testkit::target::errno(error),
+                "{error}"
+            );
+        }
+    }
+}

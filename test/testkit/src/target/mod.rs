@@ -6,7 +6,7 @@ mod volume;
 
 pub use directory::DirectoryTarget;
 pub use known_names::KnownNames;
-pub use volume::VolumeTarget;
+pub use volume::{VolumeTarget, errno};
 
 use rustix::io::Errno;
 

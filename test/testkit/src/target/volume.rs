@@ -742,8 +742,8 @@ impl VolumeTarget {
     }
 }
 
-/// The error that the kernel adapter answers.
-const fn errno(error: FsError) -> Errno {
+/// The error that the kernel adapter answers: a test of it compares the two tables.
+pub const fn errno(error: FsError) -> Errno {
     match error {
         FsError::NotFound => Errno::NOENT,
         FsError::Exists => Errno::EXIST,
