@@ -11,6 +11,7 @@ mod measured;
 pub(crate) mod metrics;
 pub(crate) mod mount;
 pub(crate) mod mounts;
+mod out_of_tree;
 mod progress;
 pub(crate) mod recover;
 pub(crate) mod reload;
@@ -53,11 +54,27 @@ fn ask_patiently(
     request: &Request,
     patience: &AnswerPatience,
 ) -> Result<(ControlClient, Reply), Failure> {
-    let mut client = ControlClient::connect(path)?;
+    let mut client = match ControlClient::connect(path).map_err(Failure::from) {
+        Ok(client) => client,
+        // The listing of all mounts has it by this name.
+        Err(failure) if failure.code == Code::NotMounted && is_for_any_mount(request) => {
+            out_of_tree::client_out_of_tree(path).ok_or(failure)?
+        }
+        Err(failure) => return Err(failure),
+    };
     match client.ask(request, patience)? {
         Reply::Error { kind, message } => Err(Failure::new(kind.into(), message)),
         reply => Ok((client, reply)),
     }
+}
+
+/// Whether a request is also for a mount that was at the path and has left the tree: not what ends a mount, as the path
+/// does not say which.
+fn is_for_any_mount(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Sync { .. } | Request::Set { .. } | Request::Reload { .. }
+    )
 }
 
 /// Tells the user something beside the result, in one line. What it names may be hostile.

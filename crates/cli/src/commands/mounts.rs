@@ -1,11 +1,10 @@
 //! `mobifs status` without a mount: all of them.
 
 use std::io;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use mobifs_daemon::control::{
-    AnswerPatience, ControlClient, ControlError, Reply, Request, detached_mounts, own_mounts,
+    ControlClient, ControlError, Reply, Request, detached_mounts, own_mounts,
 };
 use mobifs_daemon::{Code, Failure};
 use mobifs_host::{MountEntry, absolute_without_touching, printable, printable_path};
@@ -14,13 +13,9 @@ use serde_json::json;
 use unicode_width::UnicodeWidthStr as _;
 
 use super::figures::{padded, size};
+pub(super) use super::out_of_tree::PATIENCE;
+use super::out_of_tree::place_in_status;
 use super::{fetch, json_text};
-
-/// One daemon that is stopped must not hide the others for long.
-pub(super) const PATIENCE: AnswerPatience = AnswerPatience {
-    limit: Some(Duration::from_secs(3)),
-    report: |_| {},
-};
 
 /// A mount, and what its daemon says.
 pub(super) struct Found {
@@ -82,15 +77,6 @@ pub(super) fn status_out_of_tree(path: &Path, select: &AppSelection) -> Option<(
     let status = found.status.ok()?;
     let why = state(&status, false);
     Some((status, why))
-}
-
-/// A mount of which the table says nothing, as its daemon knows it.
-fn place_in_status(mount: &MountEntry, status: &Status) -> MountEntry {
-    let path = |text: &Option<String>| text.as_ref().map(PathBuf::from);
-    let mut mount = mount.clone();
-    mount.mountpoint = path(&status.mountpoint).unwrap_or(mount.mountpoint);
-    mount.source = path(&status.store.path).unwrap_or(mount.source);
-    mount
 }
 
 /// Whether this user may ask the mount's daemon at all.

@@ -316,6 +316,16 @@ fn processes_that_keep_a_detached_mount_are_named() {
     let place = fixture.mountpoint.display().to_string();
     let line = all.lines().find(|line| line.contains(&place)).unwrap();
     assert!(line.contains("NOT IN THE TREE"), "{line}");
+    // The listing named it, and these said that nothing is mounted there.
+    for words in [
+        &["sync"][..],
+        &["set", "--app", ".", "--class", "durable"],
+        &["reload"],
+    ] {
+        succeeds(&mobifs(words, &fixture.mountpoint));
+    }
+    let drill = mobifs(&["drill", "power-cut", "--yes"], &fixture.mountpoint);
+    fails(&drill, 5, &["is not a MobiFS mount"]);
     let (directory, file) = (by_directory.id().to_string(), by_file.id().to_string());
     let words = [
         "is out of the tree",
