@@ -26,6 +26,8 @@ const WORKED: &str = "OUTCOME worked";
 const THREADS: usize = 4;
 const RECORD: usize = size_of::<u32>();
 const KILLS: usize = 30;
+/// How often a file is opened in one round.
+const OPENED_AGAIN: usize = 50;
 /// The three processes.
 const OUTER: usize = 0;
 const INNER: usize = 1;
@@ -129,6 +131,10 @@ impl Files {
         open_durably(&opened, append)
             .write_all(&round.to_ne_bytes())
             .unwrap();
+        // A kill just when the program gets its descriptor had it take 0 for that.
+        for _ in 0..OPENED_AGAIN {
+            open_durably(&opened, libc::O_CREAT);
+        }
         let new = self.path("new");
         open_durably(&new, libc::O_CREAT | libc::O_EXCL);
         open_durably(&new, libc::O_CREAT | libc::O_TRUNC)
