@@ -25,6 +25,7 @@ use crate::group::Group;
 use crate::ledger::Ledger;
 use crate::listener::{Listener, give_up_new_privileges, install, is_available};
 use crate::supervisor::Supervisor;
+use crate::supervisor_probe::is_supervised;
 use crate::{background, guards, preload};
 
 /// Tells the library that every filesystem counts as steered.
@@ -98,6 +99,12 @@ pub enum RunError {
          with `--mechanism preload`"
     )]
     Nested,
+    /// There is a supervisor, and calls are to keep their meaning.
+    #[error(
+        "this process already runs under `mobifs run`, whose supervisor answers its calls for durability, so they \
+         cannot keep their meaning: start the command outside of that `mobifs run`"
+    )]
+    NestedDurable,
     /// The kernel has no user notification.
     #[error(
         "this kernel cannot pass system calls to a supervisor (seccomp user notification, Linux \
@@ -157,6 +164,13 @@ impl Run {
     pub fn exec(&self, report: &dyn Fn(&str), warn: &dyn Fn(&str)) -> Result<Infallible, RunError> {
         let mut environment = vec![(APP_ENVIRONMENT, OsString::from(&self.app))];
         if self.class == Class::Durable {
+            if is_supervised() {
+                return Err(RunError::NestedDurable);
+            }
+            // An outer command may have brought the library.
+            if let Some(list) = std::env::var_os("LD_PRELOAD") {
+                environment.push(("LD_PRELOAD", preload::without_library(&list)));
+            }
             report("calls for durability keep their meaning");
             let _watcher = Group::enter_watched(&self.app);
             return self.become_command(&environment);

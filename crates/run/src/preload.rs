@@ -1,7 +1,7 @@
 //! The library that answers within the program.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 /// Environment variable that names another library, for tests.
@@ -34,6 +34,18 @@ pub(crate) fn with_library(library: &Path, before: Option<&OsStr>) -> OsString {
     list
 }
 
+/// `LD_PRELOAD` without the library, wherever it lies.
+pub(crate) fn without_library(list: &OsStr) -> OsString {
+    let named = std::env::var_os(ENVIRONMENT);
+    let is_library = |path: &[u8]| {
+        let path = Path::new(OsStr::from_bytes(path));
+        path.file_name() == Some(OsStr::new(NAME)) || Some(path.as_os_str()) == named.as_deref()
+    };
+    let paths = list.as_bytes().split(|byte| matches!(byte, b':' | b' '));
+    let kept: Vec<&[u8]> = paths.filter(|path| !is_library(path)).collect();
+    OsString::from_vec(kept.join(&b':'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,6 +57,9 @@ mod tests {
         assert_eq!(with_library(library, Some(OsStr::new(""))), "/lib/a.so");
         let both = with_library(library, Some(OsStr::new("b.so")));
         assert_eq!(both, "/lib/a.so:b.so");
+        let list = OsStr::new("/x/libmobifs_run.so:/lib/a.so b.so");
+        assert_eq!(without_library(list), "/lib/a.so:b.so");
+        assert_eq!(without_library(OsStr::new("/libmobifs_run.so")), "");
         assert!(!is_usable(Path::new("/a b/c.so")) && !is_usable(Path::new("c.so")));
     }
 }

@@ -1,6 +1,6 @@
 //! Which calls return at once where.
 
-use crate::fixture::{By, Fixture, PROMISE_S, mechanisms, needs_root};
+use crate::fixture::{By, Fixture, PROGRAM, PROMISE_S, mechanisms, needs_root};
 
 /// Steps that go through the C library, and that the library sees.
 const BY_LIBRARY: &[&str] = &["fsync", "fdatasync", "syncfs", "range", "directory", "rwf"];
@@ -273,6 +273,31 @@ fn a_durable_command_is_left_alone() {
     );
     let done = crate::program::outcomes(&mut durable);
     assert_eq!(done, all(&["fsync", "raw-fsync"], "flushed"));
+}
+
+/// Within a relaxed command it said that calls keep their meaning, and they were skipped.
+#[test]
+fn a_durable_command_within_a_relaxed_one_is_durable_or_refused() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let inner = [PROGRAM, "run", "--class", "durable", "--"];
+    for by in mechanisms() {
+        let mut command = fixture.command(&[by.word(), "--"]);
+        command.args(inner);
+        crate::program::add_to(
+            &mut command,
+            &at(&fixture.steered(), &["fsync", "raw-fsync"]),
+        );
+        if by == By::Preload {
+            let done = crate::program::outcomes(&mut command);
+            assert_eq!(done, all(&["fsync", "raw-fsync"], "flushed"));
+            continue;
+        }
+        let ended = command.output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(!ended.status.success(), "{by:?}: {said}");
+        assert!(said.contains("cannot keep their meaning"), "{by:?}: {said}");
+    }
 }
 
 #[test]
