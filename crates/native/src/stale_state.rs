@@ -94,8 +94,9 @@ impl StaleState {
         Ok(())
     }
 
-    /// Forgets what a daemon left, and the promise, for mounts that were at `mountpoint` and have ended, whose device
-    /// numbers no mount has now: that of the next mount there may be another one.
+    /// Forgets what a daemon left, and the promise, for mounts that were at `mountpoint` and have ended: the next one
+    /// there may have another device number, and one elsewhere theirs. To be called when nothing is left to restore of a
+    /// filesystem that is mounted elsewhere still.
     ///
     /// # Errors
     /// [`StaleStateError`].
@@ -103,11 +104,8 @@ impl StaleState {
         let table = mounts()?;
         let directory = Directory::from_environment();
         for device in note::devices_noted_at(mountpoint, takeover::NOTE)? {
-            let is_of_another = table.iter().any(|mount| {
-                (mount.device_major, mount.device_minor) == (device.major, device.minor)
-            });
-            // A daemon that lives has its mount where this process does not see it.
-            if is_of_another || directory.find(device).is_some() {
+            // A daemon that lives steers the next one, or has its mount where this process does not see it.
+            if directory.find(device).is_some() {
                 continue;
             }
             self.withdraw_from(device)?;

@@ -386,6 +386,47 @@ fn stop_after_a_kill_and_an_unmount_says_what_was_left() {
     assert_eq!(disk.options().1, before.1);
 }
 
+/// "Is not a mount point" was said, and what the daemon had left stayed: the filesystem was mounted at another place, so
+/// its number was that of a mount.
+#[test]
+fn stop_where_it_was_mounted_removes_what_was_left_although_it_is_mounted_anew_elsewhere() {
+    needs_mounts!();
+    let Some(mut disk) = Disk::new(EXT4) else {
+        return;
+    };
+    disk.steer("");
+    let note = note_of(&disk);
+    kill_process(pid(&disk), Signal::KILL).unwrap();
+    wait_until(|| disk.registration().is_none());
+    let line = mount_line(&disk.at);
+    let device = line.rsplit(' ').nth(1).unwrap().to_owned();
+    // The number stays.
+    let held = fs::File::open(&device).unwrap();
+    unmount(&disk.at);
+    let elsewhere = disk.fixture.directory("elsewhere");
+    let words = ["-o", "data=journal", device.as_str()];
+    disk.fixture.mount_other(&words, &elsewhere);
+    drop(held);
+    let stopped = mobifs(&["steer", "--stop"], &disk.at);
+    succeeds(&stopped);
+    let said = message(&stopped);
+    for needle in [
+        "is gone; nothing is mounted there now",
+        "registration, control socket, note of the mount options",
+    ] {
+        assert!(said.contains(needle), "{said}");
+    }
+    assert!(!note.exists());
+    let stop = || mobifs(&["steer", "--stop"], &disk.at);
+    fails(&stop(), 5, &["is not a mount point"]);
+    fails(
+        &mobifs(&["status"], &elsewhere),
+        5,
+        &["is not a MobiFS mount"],
+    );
+    unmount(&elsewhere);
+}
+
 /// The note of what was before stayed, and a later mount with the same numbers got its options.
 #[test]
 fn what_was_noted_of_a_mount_is_for_no_other() {
