@@ -95,8 +95,8 @@ impl StaleState {
     }
 
     /// Forgets what a daemon left, and the promise, for mounts that were at `mountpoint` and have ended: the next one
-    /// there may have another device number, and one elsewhere theirs. To be called when nothing is left to restore of a
-    /// filesystem that is mounted elsewhere still.
+    /// there may have another device number, and one elsewhere theirs. To be called when nothing is left to restore of
+    /// a filesystem that is mounted elsewhere still.
     ///
     /// # Errors
     /// [`StaleStateError`].

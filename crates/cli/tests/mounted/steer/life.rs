@@ -386,8 +386,8 @@ fn stop_after_a_kill_and_an_unmount_says_what_was_left() {
     assert_eq!(disk.options().1, before.1);
 }
 
-/// "Is not a mount point" was said, and what the daemon had left stayed: the filesystem was mounted at another place, so
-/// its number was that of a mount.
+/// "Is not a mount point" was said, and what the daemon had left stayed: the filesystem was mounted at another place,
+/// so its number was that of a mount.
 #[test]
 fn stop_where_it_was_mounted_removes_what_was_left_although_it_is_mounted_anew_elsewhere() {
     needs_mounts!();
