@@ -103,9 +103,22 @@ unsafe fn map(
         fail(Errno::INVAL);
         return libc::MAP_FAILED;
     };
-    // SAFETY: a call of the program.
-    let answer = unsafe { libc::syscall(call, address, bytes, protection, flags, number, offset) };
-    std::ptr::with_exposed_provenance_mut(answer as usize)
+    let before = SavedErrno::new();
+    loop {
+        // SAFETY: a call of the program.
+        let answer =
+            unsafe { libc::syscall(call, address, bytes, protection, flags, number, offset) };
+        // SAFETY: the C library gives each thread a place for it.
+        let is_interrupted = answer == -1 && unsafe { *libc::__errno_location() } == libc::EINTR;
+        // No signal ends this call but on the way to the supervisor, before it is carried out.
+        if is_interrupted {
+            continue;
+        }
+        if answer == -1 {
+            std::mem::forget(before);
+        }
+        return std::ptr::with_exposed_provenance_mut(answer as usize);
+    }
 }
 
 #[cfg(target_pointer_width = "64")]

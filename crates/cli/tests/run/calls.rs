@@ -159,6 +159,9 @@ fn signals_do_not_end_calls_of_the_c_library() {
             assert_eq!(here, "storm skipped", "{by:?}");
             let elsewhere = fixture.outcomes(by, &at(&fixture.other(), &["storm"]));
             assert_eq!(elsewhere, "storm flushed", "{by:?}");
+            // Mapping has nothing to do with durability.
+            let mapped = fixture.outcomes(by, &at(&fixture.other(), &["storm-map"]));
+            assert_eq!(mapped, "storm-map skipped", "{by:?}");
         }
     }
 }

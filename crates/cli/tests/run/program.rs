@@ -134,7 +134,7 @@ fn do_step(name: &str, path: &Path, round: u32) -> Result<(), Error> {
         "full-table" => open_with_full_table(path, round),
         "long-path" => open_by_long_path(path),
         "open-how" => open_with_mode(path),
-        "storm" | "raw-storm" => sync_in_a_storm(name, path, round),
+        "storm" | "raw-storm" | "storm-map" => sync_in_a_storm(name, path, round),
         "rwf" | "raw-rwf" => write_durably(name, path, round),
         "hold-mapped" => hold_mapping(path, round),
         "msync" | "raw-msync" | "msync-hole" => sync_memory(name, path, round),
@@ -399,6 +399,20 @@ fn open_with_mode(path: &Path) -> Result<(), Error> {
 
 extern "C" fn ignore(_signal: libc::c_int) {}
 
+/// Maps a page of a file, for reading and writing, and takes the mapping away.
+unsafe fn map_shared(number: libc::c_int) -> Result<(), Error> {
+    const BYTES: usize = 4096;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the range is the kernel's choice, and nothing refers to it.
+    unsafe {
+        let place = libc::mmap(null_mut(), BYTES, access, libc::MAP_SHARED, number, 0);
+        if place == libc::MAP_FAILED {
+            return Err(Error::last_os_error());
+        }
+        check(libc::munmap(place, BYTES).into())
+    }
+}
+
 /// Calls while signals come that have a handler without `SA_RESTART`.
 fn sync_in_a_storm(name: &str, path: &Path, round: u32) -> Result<(), Error> {
     const CALLS: u32 = 500;
@@ -421,7 +435,11 @@ fn sync_in_a_storm(name: &str, path: &Path, round: u32) -> Result<(), Error> {
             });
             let call = name.replace("storm", "fsync");
             let interrupted = |_: &u32| {
-                let result = by_descriptor(&call, file.as_raw_fd());
+                let result = if name == "storm-map" {
+                    map_shared(file.as_raw_fd())
+                } else {
+                    by_descriptor(&call, file.as_raw_fd())
+                };
                 result.is_err_and(|error| error.raw_os_error() == Some(libc::EINTR))
             };
             let count = (0..CALLS).filter(interrupted).count();
