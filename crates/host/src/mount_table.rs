@@ -36,6 +36,16 @@ impl MountEntry {
         mounts().map_or(true, |table| table.contains(self))
     }
 
+    /// Whether it was mounted to be read only; a filesystem that has failed is read-only without that.
+    pub fn is_asked_to_be_read_only(&self) -> bool {
+        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        table.split(|&byte| byte == b'\n').any(|line| {
+            let options = line.split(|&byte| byte == b' ').nth(5).unwrap_or_default();
+            Self::parse(line).is_some_and(|entry| entry.id == self.id)
+                && options.split(|&byte| byte == b',').any(|one| one == b"ro")
+        })
+    }
+
     /// Whether it is a FUSE mount of the given subtype.
     pub fn has_subtype(&self, subtype: &str) -> bool {
         let given = self.kind.split_once('.');

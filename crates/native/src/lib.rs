@@ -39,4 +39,6 @@ pub use registered::is_steered;
 pub use serve::{Plan, prepare, serve};
 pub use stale_state::{StaleState, StaleStateError};
 pub use steering::Steering;
-pub use takeover::{Difference, Takeover, TakeoverError, left_elsewhere, restore_after_daemon};
+pub use takeover::{
+    Difference, Takeover, TakeoverError, commit_after_daemon, left_elsewhere, restore_after_daemon,
+};

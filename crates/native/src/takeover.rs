@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use mobifs_host::{MountEntry, mounts};
 use serde::{Deserialize, Serialize};
 
-use crate::filesystem::{Filesystem, Settings};
+use crate::filesystem::{Committer, Filesystem, Settings};
 use crate::mount_options::{self, ChangeError, MountOptions};
 use crate::note::{self, NoteError, NoteFile};
 use crate::order::ORDER_NOTE;
@@ -72,6 +72,18 @@ pub enum TakeoverError {
     /// The options cannot be read.
     #[error("cannot read the mount options of {path}: {source}", path = path.display())]
     Read {
+        /// The mount point.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// What was not committed when the daemon ended may be lost.
+    #[error(
+        "{path} could not commit: {source}; what was written since its last commit may be lost: look for the \
+         cause in the kernel's log (dmesg)",
+        path = path.display()
+    )]
+    NotCommitted {
         /// The mount point.
         path: PathBuf,
         /// Why not.
@@ -320,6 +332,31 @@ pub fn restore_after_daemon(mount: &MountEntry) -> Result<(), TakeoverError> {
         note,
     };
     takeover.restore()
+}
+
+/// Commits a filesystem whose daemon was killed, as that would have when it ends.
+///
+/// # Errors
+/// [`TakeoverError::NotCommitted`]; [`TakeoverError::Read`].
+pub fn commit_after_daemon(mount: &MountEntry) -> Result<(), TakeoverError> {
+    let path = || mount.mountpoint.clone();
+    let filesystem = Filesystem::of(mount).map_err(|source| TakeoverError::Read {
+        path: path(),
+        source,
+    })?;
+    let Some(filesystem) = filesystem else {
+        return Ok(());
+    };
+    let committed = Committer::open(&filesystem, &mount.mountpoint).and_then(|committer| {
+        if !mount.is_asked_to_be_read_only() {
+            committer.require_writable()?;
+        }
+        committer.commit()
+    });
+    committed.map_err(|errno| TakeoverError::NotCommitted {
+        path: path(),
+        source: errno.into(),
+    })
 }
 
 /// A mount of a filesystem that was steered at `mountpoint` by a daemon which was killed, and is mounted

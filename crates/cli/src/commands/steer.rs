@@ -10,8 +10,8 @@ use mobifs_daemon::launch::{Ready, start_in_background};
 use mobifs_daemon::{Code, ConfigText, Failure, logging};
 use mobifs_host::{MountEntry, absolute_without_touching, mount_at};
 use mobifs_native::{
-    Examination, Obstacle, Plan, StaleState, TakeoverError, examine_only, left_elsewhere, prepare,
-    restore_after_daemon, serve, unmark_after_daemon,
+    Examination, Obstacle, Plan, StaleState, TakeoverError, commit_after_daemon, examine_only,
+    left_elsewhere, prepare, restore_after_daemon, serve, unmark_after_daemon,
 };
 
 use super::{AS_LONG_AS_IT_TAKES, print, refuse_under_run, shell_quoted, tell, unexpected};
@@ -216,8 +216,9 @@ fn is_steered(mountpoint: &Path) -> Result<bool, Failure> {
 fn restore(mountpoint: &Path, unasked: ControlError) -> Result<(), Failure> {
     let mount = mount_of(mountpoint)?;
     let mut left = StaleState::default();
+    let mut committed = Ok(());
     let is_restored = match &mount {
-        Some(mount) => restore_mount(mount, &mut left)?,
+        Some(mount) => restore_mount(mount, &mut left, &mut committed)?,
         None => false,
     };
     // What was mounted here may be mounted elsewhere still, with the options of steering.
@@ -226,7 +227,7 @@ fn restore(mountpoint: &Path, unasked: ControlError) -> Result<(), Failure> {
         false => left_elsewhere(&absolute(mountpoint)?)?,
     };
     if let Some(other) = &elsewhere {
-        restore_mount(other, &mut left)?;
+        restore_mount(other, &mut left, &mut committed)?;
     }
     left.forget_ended_mounts_at(&absolute(mountpoint)?)?;
     let path = mountpoint.display();
@@ -262,13 +263,21 @@ fn restore(mountpoint: &Path, unasked: ControlError) -> Result<(), Failure> {
             directory.display()
         ));
     }
-    Ok(())
+    Ok(committed?)
 }
 
-/// Restores the options of the mount that is there; whether its options were to be restored.
-fn restore_mount(mount: &MountEntry, left: &mut StaleState) -> Result<bool, Failure> {
+/// Restores the options of the mount that is there, and commits what the daemon would have committed; whether its
+/// options were to be restored.
+fn restore_mount(
+    mount: &MountEntry,
+    left: &mut StaleState,
+    committed: &mut Result<(), TakeoverError>,
+) -> Result<bool, Failure> {
     left.withdraw(mount)?;
     let restored = restore_after_daemon(mount);
+    if restored.is_ok() {
+        *committed = commit_after_daemon(mount);
+    }
     // One that could not be restored is still known by the socket, to be tried again.
     match &restored {
         Ok(()) => unmark_after_daemon(mount)?,

@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use mobifs_steered::Claim;
-use rustix::fs::Timespec;
 use rustix::fs::{Mode, OFlags, Timestamps, UTIME_NOW, fsync, futimens, open, syncfs};
+use rustix::fs::{StatVfsMountFlags, Timespec};
 use rustix::io::Errno;
 
 use super::{Filesystem, zeroing};
@@ -84,6 +84,21 @@ impl Committer {
     /// The filesystem's.
     pub(crate) fn commit_and_write_back(&self) -> Result<(), Errno> {
         syncfs(&self.root)
+    }
+
+    /// Whether a file could be changed. Where the filesystem has failed and become read-only, `syncfs` says that
+    /// everything is committed.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn require_writable(&self) -> Result<(), Errno> {
+        if self.own_file.is_some() {
+            return Ok(());
+        }
+        match rustix::fs::fstatvfs(&self.root) {
+            Ok(about) if about.f_flag.contains(StatVfsMountFlags::RDONLY) => Err(Errno::ROFS),
+            other => other.map(|_| ()),
+        }
     }
 
     /// After this no recovery puts back content from before, on an ext4.

@@ -151,6 +151,37 @@ fn a_killed_daemon_leaves_its_interval_and_the_way_back() {
     }
 }
 
+/// `steer --stop` said that all is well, and what the program had made durable was gone.
+#[test]
+fn what_a_killed_daemon_s_filesystem_cannot_commit_is_an_error_of_stop() {
+    needs_mounts!();
+    for (options, fails_to_commit) in [
+        ("loop,data=journal,errors=remount-ro", true),
+        ("loop,data=journal,errors=continue", false),
+    ] {
+        let Some(disk) = Disk::new(Made { options, ..EXT4 }) else {
+            return;
+        };
+        let before = disk.options();
+        disk.steer("");
+        fs::write(disk.at.join("file"), "content").unwrap();
+        kill_process(pid(&disk), Signal::KILL).unwrap();
+        wait_until(|| disk.registration().is_none());
+        if fails_to_commit {
+            meet_error(&disk);
+        }
+        let stopped = mobifs(&["steer", "--stop"], &disk.at);
+        let said = message(&stopped);
+        assert_eq!(stopped.status.success(), !fails_to_commit, "{said}");
+        assert_eq!(said.contains("could not commit"), fails_to_commit, "{said}");
+        assert!(said.contains("is gone"), "{said}");
+        if !fails_to_commit {
+            assert!(said.contains("its mount options are restored"), "{said}");
+            assert_eq!(disk.options(), before);
+        }
+    }
+}
+
 /// A program that had found the registration of a daemon went on by it for ever after the daemon was
 /// killed. Now the daemon renews its promise, also where nothing happens, and it lapses.
 #[test]
