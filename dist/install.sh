@@ -18,6 +18,8 @@ while [ $# -gt 0 ]; do
   esac
 done
 root=${DESTDIR:-}
+# The directories that were not there before: only these go again.
+made=$root$prefix/lib/mobifs/directories
 links="mount.fuse.mobifs umount.fuse.mobifs umount.fuseblk.mobifs"
 
 if [ "$uninstall" = yes ]; then
@@ -33,14 +35,18 @@ if [ "$uninstall" = yes ]; then
   for link in $links; do
     [ "$(readlink "$root$helpers/$link" 2>/dev/null)" != "$prefix/bin/mobifs" ] || rm -f "$root$helpers/$link"
   done
-  # Directories that are empty now, the deepest first; those of the system are not.
-  (cd files && find . -mindepth 1 -depth -type d) | while IFS= read -r directory; do
-    rmdir "$root$prefix/$directory" 2>/dev/null || :
-  done
+  [ -e "$made" ] || exit 0
+  directories=$(sort -r "$made")
+  rm -f "$made"
+  printf '%s\n' "$directories" | while IFS= read -r directory; do rmdir "$root$prefix/$directory" 2>/dev/null || :; done
   exit 0
 fi
 
-(cd files && find . -type d) | while IFS= read -r directory; do mkdir -p "$root$prefix/$directory"; done
+new=$( (cd files && find . -type d && printf './lib\n./lib/mobifs\n') | sort -u | while IFS= read -r directory; do
+  [ -d "$root$prefix/$directory" ] || printf '%s\n' "$directory"
+  mkdir -p "$root$prefix/$directory"
+done)
+[ -z "$new" ] || printf '%s\n' "$new" >>"$made"
 (cd files && find . -type f) | while IFS= read -r file; do
   # A new file in the place of the old one: a running program keeps the one that it has.
   rm -f "$root$prefix/$file"

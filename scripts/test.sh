@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test and ends with one line: N passed, M failed, K skipped.
 #
-#   scripts/test.sh [STEP...]     steps: counting cargo interleavings bindings sqlite notes
+#   scripts/test.sh [STEP...]     steps: counting install cargo interleavings bindings sqlite notes
 #                               pjdfstest fsx (default: all)
 #
 # The mounted tests and the suites need /dev/fuse and root (loop devices, several users);
@@ -10,7 +10,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 STEPS=("$@")
-[ "${#STEPS[@]}" -gt 0 ] || STEPS=(counting cargo interleavings bindings sqlite notes pjdfstest fsx)
+[ "${#STEPS[@]}" -gt 0 ] || STEPS=(counting install cargo interleavings bindings sqlite notes pjdfstest fsx)
 TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
 LOG_DIR=$TARGET_DIR/test-logs
 mkdir -p "$LOG_DIR" target
@@ -51,6 +51,7 @@ run() {
 command_of() {
   case $1 in
     counting) echo "python3 scripts/test_counting.py" ;;
+    install) echo "python3 scripts/test_install.py" ;;
     # Tests that cannot run here say so on a line of their own (test/skip).
     cargo) echo "cargo test --workspace --locked --no-fail-fast -- --show-output" ;;
     # All packages are named, so that all but the volume has the features that it was built with.
@@ -131,7 +132,7 @@ in_front() {
 trap 'trap - INT TERM; kill 0' INT TERM
 # shellcheck disable=SC2046 # names of steps
 run_beside $(chosen bindings sqlite pjdfstest fsx) &
-in_front counting cargo
+in_front counting install cargo
 # Its disks must not meet those of other steps; what computes runs beside it.
 wait
 # shellcheck disable=SC2046 # names of steps

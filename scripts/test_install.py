@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Installs by the script of the archives (dist/install.sh) into directories, and uninstalls.
+
+Ends with one line: N passed, M failed, K skipped.
+
+  test_install.py [--script FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from lib.process import ROOT
+
+HELPERS = ("mount.fuse.mobifs", "umount.fuse.mobifs", "umount.fuseblk.mobifs")
+UNIT = "lib/systemd/system/mobifs@.service"
+
+
+class Wrong(Exception):
+    """What is not as it should be."""
+
+
+def must(is_so: bool, what: str) -> None:
+    if not is_so:
+        raise Wrong(what)
+
+
+def archive(directory: Path, script: Path) -> Path:
+    """An archive of a program that only says a version, with a page and a unit."""
+    for name, text in (("bin/mobifs", "#!/bin/sh\necho mobifs 1\n"), ("share/man/man1/mobifs.1", ""),
+                       (UNIT, "ExecStart=/usr/local/bin/mobifs\n")):  # fmt: skip
+        file = directory / "files" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (directory / "files/bin/mobifs").chmod(0o755)
+    shutil.copy(script, directory / "install.sh")
+    return directory / "install.sh"
+
+
+def run(script: Path, root: Path, *words: str) -> None:
+    environment = {**os.environ, "DESTDIR": str(root)}
+    done = subprocess.run(["sh", script, *words], env=environment, capture_output=True, text=True)
+    must(done.returncode == 0, f"install.sh {' '.join(words)}: {done.stderr}")
+
+
+def everything(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*")}
+
+
+def a_user_of_a_prefix(script: Path, root: Path) -> None:
+    run(script, root, "--prefix", "/opt/mobifs")
+    unit = root / "opt/mobifs" / UNIT
+    must(unit.read_text() == "ExecStart=/opt/mobifs/bin/mobifs\n", f"the unit is {unit.read_text()}")
+    for helper in HELPERS:
+        must(os.readlink(root / "sbin" / helper) == "/opt/mobifs/bin/mobifs", f"{helper} leads elsewhere")
+    run(script, root, "--prefix", "/opt/mobifs", "--uninstall")
+    left = everything(root) - {"opt", "sbin"}
+    must(left <= {"opt/mobifs"}, f"left: {sorted(left)}")
+
+
+def empty_directories_of_the_system_stay(script: Path, root: Path) -> None:
+    for directory in ("sbin", "usr/local/bin", "usr/local/share/man"):
+        (root / directory).mkdir(parents=True)
+    before = everything(root)
+    # The second time as an upgrade, which finds the directories of the first.
+    for _ in range(2):
+        run(script, root)
+    run(script, root, "--uninstall")
+    must(everything(root) == before, f"before {sorted(before)}, after {sorted(everything(root))}")
+
+
+def files_of_others_stay(script: Path, root: Path) -> None:
+    run(script, root)
+    theirs = root / "usr/local/share/man/man1/other.1"
+    theirs.write_text("theirs")
+    run(script, root, "--uninstall")
+    must(theirs.read_text() == "theirs", "a file of others is gone")
+    must(not (root / "usr/local/bin").exists(), "a directory of ours is left")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--script", type=Path, default=ROOT / "dist/install.sh")
+    options = parser.parse_args()
+    failed = 0
+    tests = (a_user_of_a_prefix, empty_directories_of_the_system_stay, files_of_others_stay)
+    for test in tests:
+        with TemporaryDirectory() as scratch:
+            root = Path(scratch) / "root"
+            root.mkdir()
+            try:
+                test(archive(Path(scratch) / "archive", options.script), root)
+            except Wrong as wrong:
+                print(f"{test.__name__}: FAILED, {wrong}")
+                failed += 1
+    print(f"{len(tests) - failed} passed, {failed} failed, 0 skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
