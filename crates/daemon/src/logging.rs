@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use mobifs_host::{LOG_VARIABLE, log_directives};
 use rustix::fs::{FlockOperation, flock};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -30,7 +30,8 @@ const LOG_KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 pub fn start(file: Option<&Path>, default_level: &str) -> Result<(), Failure> {
     let directives = log_directives(default_level);
     let directives = directives.map_err(|error| Failure::new(Code::Usage, error.to_string()))?;
-    let filter = EnvFilter::try_new(directives)
+    let filter: Targets = directives
+        .parse()
         .map_err(|error| Failure::new(Code::Usage, format!("{LOG_VARIABLE}: {error}")))?;
     let to_terminal = file.is_none() && io::stderr().is_terminal();
     let to_journal = file.is_none() && journal::is_behind(io::stderr(), Path::new(journal::SOCKET));

@@ -21,7 +21,7 @@ pub struct LogLevelError {
 ///
 /// # Errors
 /// A value that is no level: the library that filters would take it for the name of a module, and
-/// log nothing.
+/// log nothing else.
 pub fn log_directives(default_level: &str) -> Result<String, LogLevelError> {
     match std::env::var(LOG_VARIABLE) {
         Ok(given) if given.is_empty() => Ok(default_level.to_owned()),
@@ -33,13 +33,20 @@ pub fn log_directives(default_level: &str) -> Result<String, LogLevelError> {
     }
 }
 
+/// Without spaces, which the library that filters would take for parts of names.
 fn checked(given: String) -> Result<String, LogLevelError> {
     let is_level = |text: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(text));
-    let is_directive = |part: &str| is_level(part.rsplit('=').next().unwrap_or(part).trim());
-    if given.split(',').all(is_directive) {
-        Ok(given)
-    } else {
-        Err(LogLevelError { given })
+    let directive = |part: &str| match part.split_once('=') {
+        None => is_level(part.trim()).then(|| part.trim().to_owned()),
+        Some((module, level)) => {
+            let (module, level) = (module.trim(), level.trim());
+            is_level(level).then(|| format!("{module}={level}"))
+        }
+    };
+    let directives: Option<Vec<String>> = given.split(',').map(directive).collect();
+    match directives {
+        Some(directives) => Ok(directives.join(",")),
+        None => Err(LogLevelError { given }),
     }
 }
 
@@ -53,7 +60,21 @@ mod tests {
         for good in ["warn", "DEBUG", "info,mobifs_store=trace", "off"] {
             assert_eq!(checked(good.to_owned()).as_deref(), Ok(good));
         }
-        for bad in ["bogus", "inf", "mobifs_store", "info,bogus", "a=b", ","] {
+        for (spaced, good) in [
+            (" warn ", "warn"),
+            ("info, mobifs_store = trace", "info,mobifs_store=trace"),
+        ] {
+            assert_eq!(checked(spaced.to_owned()).as_deref(), Ok(good));
+        }
+        for bad in [
+            "bogus",
+            "inf",
+            "mobifs_store",
+            "info,bogus",
+            "a=b",
+            "a=b=info",
+            ",",
+        ] {
             let message = checked(bad.to_owned()).unwrap_err().to_string();
             assert!(message.contains(&format!("is \"{bad}\"")), "{message}");
         }

@@ -16,10 +16,12 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use failure::Failure;
-use mobifs_host::{log_directives, printable};
+use mobifs_host::{LOG_VARIABLE, log_directives, printable};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -80,11 +82,19 @@ pub fn main() -> ExitCode {
             return ExitCode::from(failure::Code::Usage.number());
         }
     };
-    let filter = EnvFilter::new(directives);
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let filter: Targets = match directives.parse() {
+        Ok(filter) => filter,
+        Err(error) => {
+            eprintln!("mobifs: {LOG_VARIABLE}: {error}");
+            return ExitCode::from(failure::Code::Usage.number());
+        }
+    };
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
-        .with_target(false)
+        .with_target(false);
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
         .init();
     match run(&arguments.command) {
         Ok(code) => code,

@@ -2,6 +2,7 @@
 
 mod errors;
 mod events;
+mod glob;
 mod history;
 mod kind;
 mod pacing;

@@ -1,22 +1,19 @@
 //! Which directories are apps, and which limits each has.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
 use std::sync::Arc;
 
-use globset::{GlobBuilder, GlobMatcher};
 use mobifs_engine::policy::transactioning::Transactioning as _;
 use mobifs_engine::{AppPolicy, AppRules, Class};
 
+use super::glob::Glob;
 use super::settings::PolicyChange;
 
 /// A glob over app paths: `*` and `?` stay within one directory, `**` does not.
 #[derive(Clone, Debug)]
 pub(crate) struct AppGlob {
-    whole: GlobMatcher,
+    whole: Glob,
     /// One for each component of a path that it matches; none where components cannot be separated.
-    components: Option<Vec<GlobMatcher>>,
+    components: Option<Vec<Glob>>,
 }
 
 impl AppGlob {
@@ -26,17 +23,10 @@ impl AppGlob {
                 "\"{glob}\" is not a path relative to the mount: leave out the outer slashes"
             ));
         }
-        let compile = |glob: &str| {
-            let built = GlobBuilder::new(glob)
-                .literal_separator(true)
-                .backslash_escape(true)
-                .build();
-            built.map(|glob| glob.compile_matcher())
-        };
-        let whole = compile(glob)
-            .map_err(|error| format!("\"{glob}\" is not a valid glob: {}", error.kind()))?;
+        let whole =
+            Glob::new(glob).map_err(|error| format!("\"{glob}\" is not a valid glob: {error}"))?;
         let is_plain = !glob.contains("**") && !glob.contains(['{', '[', '\\']);
-        let components = is_plain.then(|| glob.split('/').map(compile).collect());
+        let components = is_plain.then(|| glob.split('/').map(Glob::new).collect());
         Ok(Self {
             whole,
             components: components.and_then(Result::ok),
@@ -57,7 +47,7 @@ impl AppGlob {
     }
 
     pub(crate) fn matches(&self, path: &[u8]) -> bool {
-        self.whole.is_match(Path::new(OsStr::from_bytes(path)))
+        self.whole.matches(path)
     }
 
     /// Whether it may match a path under this one.
@@ -67,10 +57,7 @@ impl AppGlob {
         };
         let names = || path.split(|&byte| byte == b'/');
         let pairs = components.iter().zip(names());
-        let mut matches = pairs.map(|(component, name)| {
-            let name = Path::new(OsStr::from_bytes(name));
-            component.is_match(name)
-        });
+        let mut matches = pairs.map(|(component, name)| component.matches(name));
         components.len() > names().count() && matches.all(|does_match| does_match)
     }
 
@@ -87,7 +74,7 @@ impl AppGlob {
 
     /// How many names a path that it matches can have at most; none: any number.
     fn depth_max(&self) -> Option<usize> {
-        let glob = self.whole.glob().glob();
+        let glob = self.whole.text();
         // A negated class matches a slash, too.
         let slashes = glob.bytes().filter(|byte| matches!(byte, b'/' | b'['));
         (!glob.contains("**")).then(|| slashes.count() + 1)
@@ -128,9 +115,7 @@ impl Rules {
     /// Which directories are apps: the globs over paths relative to the mount, as written.
     pub fn app_globs(&self) -> Vec<String> {
         let globs = self.apps.iter();
-        globs
-            .map(|glob| glob.whole.glob().glob().to_owned())
-            .collect()
+        globs.map(|glob| glob.whole.text().to_owned()).collect()
     }
 
     /// Changes settings of one app until the configuration is loaded again.
