@@ -4,32 +4,24 @@
 #
 #   scripts/wheels.sh [MACHINE...]      x86_64, aarch64; default: both
 #
-# zig links it with the symbols of that C library (cargo-zigbuild and ziglang, from PyPI, in an environment of their
-# own). The wheel's tag is read from the symbols that the extension needs, and must be no newer.
+# zig links it with the symbols of that C library. The wheel's tag is read from the symbols that the extension needs, and
+# must be no newer.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib/release.sh
+. scripts/lib/zig.sh
 
 GLIBC=2.28
-ZIGBUILD_VERSION=0.24.1
-ZIG_VERSION=0.17.1
-TOOLS=${MOBIFS_TOOLS:-$PWD/.cache/tools}/zig
 TARGET_DIRECTORY=${CARGO_TARGET_DIR:-$PWD/target}
 NPM=$TARGET_DIRECTORY/npm
-
-zig_tools() {
-  [ "$("$TOOLS/bin/cargo-zigbuild" --version 2>/dev/null)" = "cargo-zigbuild $ZIGBUILD_VERSION" ] && return
-  python3 -m venv "$TOOLS"
-  "$TOOLS/bin/pip" install --quiet "cargo-zigbuild==$ZIGBUILD_VERSION" "ziglang==$ZIG_VERSION"
-}
 
 # build MACHINE
 build() {
   local target=$1-unknown-linux-gnu
   [ "$target" = "$RELEASE_HOST" ] || rustup --quiet target add "$target"
-  CARGO_ZIGBUILD_PYTHON_PATH=$TOOLS/bin/python PATH="$TOOLS/bin:$PATH" CARGO_PROFILE_RELEASE_STRIP=symbols \
+  CARGO_PROFILE_RELEASE_STRIP=symbols \
     RUSTFLAGS="--remap-path-prefix=$PWD=. --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo" \
-    cargo zigbuild --release --locked --target "$target.$GLIBC" --target-dir "$TARGET_DIRECTORY/portable" \
+    zig_build --release --locked --target "$target.$GLIBC" --target-dir "$TARGET_DIRECTORY/portable" \
     -p mobifs-sqlite-extension
 }
 

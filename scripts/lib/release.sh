@@ -43,17 +43,49 @@ release_linker() {
   esac
 }
 
+# release_has_std TARGET: whether the toolchain has the standard library of the target, or its server does.
+release_has_std() {
+  [ -d "$(rustc --print sysroot)/lib/rustlib/$1/lib" ] || rustup --quiet target add "$1" 2>/dev/null
+}
+
 # release_build TARGET PROFILE CARGO_ARGUMENT...
 release_build() {
   local target=$1 profile=$2 name linker
   shift 2
+  if ! release_has_std "$target"; then
+    release_build_std "$target" --profile "$profile" --locked --target "$target" "$@"
+    return
+  fi
   linker=$(release_linker "$target") || return 1
   name=$(echo "$target" | tr 'a-z-' 'A-Z_')
-  [ "$target" = "$RELEASE_HOST" ] || rustup target list --installed | grep -qxF "$target" ||
-    rustup --quiet target add "$target"
   # What builds C (zstd and SQLite, in the laboratory) looks for the compiler of the target.
   env "CARGO_TARGET_${name}_LINKER=$linker" "CARGO_TARGET_${name}_RUSTFLAGS=$(release_flags "$target")" \
     cargo build --profile "$profile" --locked --target "$target" "$@"
+}
+
+# release_build_std TARGET CARGO_ARGUMENT...: builds the standard library, too, from the sources that belong to the
+# toolchain, by the compiler's own means for that; the C library and the unwinder are zig's.
+release_build_std() {
+  local target=$1 name flags source home=${CARGO_HOME:-$HOME/.cargo}
+  shift
+  case $target in
+  *-musl*) ;;
+  *) echo "there is no standard library of Rust for $target: rustup target add $target" >&2 && return 1 ;;
+  esac
+  source=$(rustc --print sysroot)/lib/rustlib/src/rust
+  [ -d "$source/library" ] || rustup --quiet component add rust-src 2>/dev/null || {
+    echo "there is no standard library of Rust for $target, and no source of it (rust-src): nothing is built for it" >&2
+    return 1
+  }
+  echo "$target: the toolchain's server has no standard library of Rust for it, so it is built from its source" >&2
+  . scripts/lib/zig.sh
+  zig_tools || return 1
+  name=$(echo "$target" | tr 'a-z-' 'A-Z_')
+  flags="--remap-path-prefix=$PWD=. --remap-path-prefix=$home=cargo --remap-path-prefix=$source=rust"
+  (
+    export RUSTC_BOOTSTRAP=1 "CARGO_TARGET_${name}_RUSTFLAGS=$flags -C target-feature=+crt-static -C link-self-contained=no"
+    zig_build -Z build-std=std,panic_unwind "$@"
+  )
 }
 
 # release_manuals PROFILE DIRECTORY: builds what makes the pages, and makes them. It contains the laboratory, so `dev`
