@@ -1,23 +1,37 @@
 #!/usr/bin/env bash
-# Installs the packages of target/deb in a clean Debian, uses them there, removes and purges them, and looks at what
-# is left: nothing but the user's files.
+# Installs the Debian packages of target/deb in a clean Debian, uses them there, removes and purges them, and looks at what
+# is left: nothing but the user's files. The same with the archive of target/tarball, if there is one for the machine.
 #
-#   scripts/package-test.sh [SUITE]       bookworm, or another suite of Debian; `make deb` comes first
+#   scripts/package-test.sh [SUITE [ARCHITECTURE]]    bookworm, or another suite of Debian; `make deb` comes first
 #
-# Needs root, /dev/fuse, debootstrap and Debian's mirror. Without them it says so and ends.
+# Another architecture than this machine's (arm64, armhf) is emulated, without what is the same on all of them.
+# Needs root, /dev/fuse, debootstrap and Debian's mirror, and qemu-user to emulate. Without them it says so and ends.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib/clean-debian.sh
 
 SUITE=${1:-bookworm}
-DEBS=${CARGO_TARGET_DIR:-$PWD/target}/deb
-ARCHITECTURE=$(dpkg --print-architecture)
+TARGET=${CARGO_TARGET_DIR:-$PWD/target}
+DEBS=$TARGET/deb
+OWN=$(dpkg --print-architecture)
+ARCHITECTURE=${2:-$OWN}
 # What a user's Debian has, and what looks at it here.
-BASE=ca-certificates,man-db,bash-completion,sqlite3,systemd,zsh,fish
+BASE=ca-certificates,sqlite3
+[ "$ARCHITECTURE" != "$OWN" ] || BASE=$BASE,man-db,bash-completion,systemd,zsh,fish
 
 skip() {
   echo "SKIPPED package-test: $1"
   exit 0
+}
+
+# How archives call a machine.
+machine_of() {
+  case $1 in
+  amd64) echo x86_64 ;;
+  arm64) echo aarch64 ;;
+  armhf) echo armv7 ;;
+  *) echo "$1" ;;
+  esac
 }
 
 [ "$(id -u)" = 0 ] || skip "not root"
@@ -29,14 +43,18 @@ ls "$DEBS"/mobifs_*_"$ARCHITECTURE".deb >/dev/null 2>&1 || {
 }
 
 ROOT=$(mktemp -d "${MOBIFS_SCRATCH:-/var/tmp}/mobifs-package-test.XXXXXX")
-trap 'rm -rf --one-file-system "$ROOT"' EXIT
+trap 'stop_emulating; rm -rf --one-file-system "$ROOT"' EXIT
+[ "$ARCHITECTURE" = "$OWN" ] || emulate_programs "$ARCHITECTURE" ||
+  skip "programs of $ARCHITECTURE cannot be run here; scripts/setup.sh --packages installs qemu-user, and the kernel needs binfmt_misc"
 # It is the root of users without privileges, too.
 chmod 755 "$ROOT"
-echo "package-test: a clean Debian $SUITE"
-clean_debian "$SUITE" "$BASE" "$ROOT" "$DEBS/debootstrap.log"
+echo "package-test: a clean Debian $SUITE, $ARCHITECTURE"
+clean_debian "$SUITE" "$BASE" "$ROOT" "$DEBS/debootstrap.log" "$ARCHITECTURE"
 cp /etc/resolv.conf "$ROOT/etc/resolv.conf"
 mkdir "$ROOT/packages"
 cp "$DEBS"/*_"$ARCHITECTURE".deb "$ROOT/packages/"
+archive=$(ls "$TARGET"/tarball/mobifs-*-linux-"$(machine_of "$ARCHITECTURE")".tar.gz 2>/dev/null) || :
+[ -z "$archive" ] || cp "$archive" "$ROOT/packages/archive.tar.gz"
 cp scripts/lib/package-test-inside.sh "$ROOT/packages/inside.sh"
 # Mounts, processes and sockets of the test are its own, and end with it.
 unshare --mount --pid --fork --kill-child bash -euc '
@@ -54,6 +72,6 @@ unshare --mount --pid --fork --kill-child bash -euc '
   mkdir -m 1777 "$1/dev/shm"
   mount -t tmpfs tmpfs "$1/dev/shm"
   ln -s /proc/self/fd "$1/dev/fd"
-  exec chroot "$1" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
+  exec chroot "$1" env -i PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 IS_EMULATED="$2" \
     DEBIAN_FRONTEND=noninteractive bash /packages/inside.sh
-' - "$ROOT"
+' - "$ROOT" "$([ "$ARCHITECTURE" = "$OWN" ] || echo yes)"

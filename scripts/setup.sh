@@ -43,6 +43,7 @@ ARM_PACKAGES=("arm-linux-gnueabihf-gcc:gcc-arm-linux-gnueabihf"
 
 # What `make deb`, `make tarball` and `make package-test` run, for all architectures.
 PACKAGING_PACKAGES=("dh:debhelper" "dpkg-buildpackage:dpkg-dev" "fakeroot:fakeroot" "lintian:lintian" "debootstrap:debootstrap"
+  "qemu-aarch64-static:qemu-user-static"
   "gcc:gcc" "aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu" "/usr/aarch64-linux-gnu/lib/libc.so:libc6-dev-arm64-cross"
   "arm-linux-gnueabihf-gcc:gcc-arm-linux-gnueabihf" "/usr/arm-linux-gnueabihf/lib/libc.so:libc6-dev-armhf-cross")
 

@@ -16,6 +16,10 @@ files() {
     -o -path /var/lib/dpkg -o -path /tmp -o -path /etc/ld.so.cache -o -path /root/.sqlite_history \) -prune -o -print | sort
 }
 
+# By qemu-user: what is the same for all machines (pages, completions, units) is looked at on this one, and the emulator
+# has no ptrace and shows itself as the program of a process.
+is_emulated() { [ -n "${IS_EMULATED:-}" ]; }
+
 # `PRODUCT_ONLY=1 make deb` makes none.
 has_laboratory() { ls mobifs-lab_*.deb >/dev/null 2>&1; }
 own() { dpkg-query -W -f '${db:Status-Abbrev}${Package}\n' '*mobifs*' | sed -n 's/^[ir][ic] *//p'; }
@@ -23,7 +27,7 @@ own() { dpkg-query -W -f '${db:Status-Abbrev}${Package}\n' '*mobifs*' | sed -n '
 # Packages that ours depend on or recommend stay when ours go: they are here before.
 prepare() {
   apt update || failed "no lists of packages: $(cat /tmp/apt.log)"
-  apt install -y fuse3 python3-minimal strace || failed "$(cat /tmp/apt.log)"
+  apt install -y fuse3 python3-minimal $(is_emulated || echo strace) || failed "$(cat /tmp/apt.log)"
   useradd -m tester
   mkdir -p "$STORE" "$MOUNT"
   files >/tmp/before
@@ -35,10 +39,15 @@ check_install() {
   mobifs --version
   ! has_laboratory || mobifs-lab --version
   [ -e /etc/mobifs/mobifs.toml ] || failed "no configuration"
+  is_emulated || check_units
+  say "installed: $(own | xargs)"
+}
+
+check_units() {
   systemd-analyze verify --man=no /usr/lib/systemd/system/mobifs-sleep.service \
     'mobifs@mnt-data.service' 'mobifs-steer@mnt-data.service' 2>&1 | grep -i mobifs && failed "systemd has something to say of a unit"
   systemd-analyze --user verify --man=no 'mobifs@home-tester-data.service' 2>&1 | grep -i mobifs@ && failed "systemd has something to say of the user's unit"
-  say "installed: $(own | xargs)"
+  say "units: systemd has nothing to say of them"
 }
 
 check_pages() {
@@ -109,7 +118,7 @@ check_upgrade() {
   done
   [ -n "$after" ] && [ "$after" != "$before" ] || failed "no daemon has taken over after $tries tries"
   # The supervisor starts the program that it is itself, which knows the memory of the mount.
-  [ "$(readlink "/proc/$after/exe")" = "/usr/bin/mobifs (deleted)" ] || failed "the next daemon is $(readlink "/proc/$after/exe")"
+  is_emulated || [ "$(readlink "/proc/$after/exe")" = "/usr/bin/mobifs (deleted)" ] || failed "the next daemon is $(readlink "/proc/$after/exe")"
   mobifs umount "$MOUNT"
   [ "$(xargs <"$STORE/app/upgrade")" = "before after" ] || failed "a change is lost by an upgrade"
   say "upgrade: the mount goes on, also with a daemon that takes over"
@@ -125,6 +134,7 @@ check_sqlite() {
 
 check_laboratory() {
   has_laboratory || { say "laboratory: SKIPPED, there is no such package"; return; }
+  ! is_emulated || { say "laboratory: SKIPPED, traces need ptrace"; return; }
   mobifs trace record --root /home/tester/store --out /tmp/trace.parquet -- cp /etc/passwd /home/tester/store/passwd
   mobifs trace stat /tmp/trace.parquet | grep -q . || failed "the trace is empty"
   say "laboratory: a trace is recorded and read by mobifs trace"
@@ -150,25 +160,54 @@ check_remove() {
   say "removed: refused while the mount is in use, then everything is in the store"
 }
 
-check_purge() {
-  apt purge -y $(own) || failed "purge: $(cat /tmp/apt.log)"
+# What was there before and what is left of a way to install, but for the user's files.
+check_left() {
   files >/tmp/after
   # The store, the database and what was mounted are the user's.
   comm -13 /tmp/before /tmp/after | grep -vE '^(/srv/store|/home/tester|/root/app\.db|/mnt)' >/tmp/left || :
-  [ ! -s /tmp/left ] || failed "purged, and there are: $(head -n 20 /tmp/left)"
-  comm -23 /tmp/before /tmp/after | grep . && failed "purged, and files of others are gone"
+  [ ! -s /tmp/left ] || failed "$1, and there are: $(head -n 20 /tmp/left)"
+  comm -23 /tmp/before /tmp/after | grep . && failed "$1, and files of others are gone"
   [ -z "$(ls -A /run/mobifs 2>/dev/null)" ] || failed "files are left in /run/mobifs"
+  return 0
+}
+
+check_purge() {
+  apt purge -y $(own) || failed "purge: $(cat /tmp/apt.log)"
+  check_left purged
   say "purged: nothing but the user's files is left"
+}
+
+# The archive, after the packages: the fstab still names the mount.
+check_archive() {
+  [ -e archive.tar.gz ] || { say "archive: SKIPPED, there is none for this machine"; return; }
+  mkdir /packages/archive
+  tar xf archive.tar.gz --strip-components 1 -C /packages/archive
+  hash -r
+  sh archive/install.sh >/tmp/install.log || failed "install.sh: $(cat /tmp/install.log)"
+  [ "$(command -v mobifs)" = /usr/local/bin/mobifs ] || failed "mobifs is $(command -v mobifs)"
+  mobifs mount "$STORE" "$MOUNT"
+  mkdir -p "$MOUNT/archive"
+  echo static >"$MOUNT/archive/file"
+  if sh archive/install.sh --uninstall 2>/dev/null; then failed "uninstalled under a mount"; fi
+  mobifs umount "$MOUNT"
+  [ "$(cat "$STORE/archive/file")" = static ] || failed "a change is lost by the static program"
+  mobifs-top --version >/dev/null
+  mobifs run --help >/dev/null
+  sh archive/install.sh --uninstall || failed "install.sh --uninstall"
+  rm -rf /run/mobifs
+  check_left uninstalled
+  say "archive: the static program is installed, used and uninstalled"
 }
 
 prepare
 check_install
-check_pages
-check_completions
+is_emulated || check_pages
+is_emulated || check_completions
 check_mount
 check_upgrade
 check_sqlite
 check_laboratory
 check_remove
 check_purge
+check_archive
 say "all passed"
