@@ -4,9 +4,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::filesystems::put_store_on;
-use crate::fixture::{Fixture, needs_mounts};
+use crate::fixture::{Fixture, mobifs, needs_mounts, succeeds};
 use crate::kills::kill;
 
 const CONFIG: &str = "[[app]]\nmatch = \"bank*\"\nclass = \"durable\"\n";
@@ -48,6 +51,40 @@ base.execute('begin')
 for schema in ('main', 'other'):
     base.execute(f'insert into {schema}.t values (1)')
 base.execute('commit')
+";
+
+/// One transaction over databases in two apps after the other. Each changes every row of both.
+const JOINT_AGAIN: &str = "
+import sqlite3, sys
+base = sqlite3.connect(sys.argv[1], isolation_level=None)
+base.execute('attach ? as other', (sys.argv[2],))
+number = 0
+for schema in ('main', 'other'):
+    base.execute(f'pragma {schema}.journal_mode=' + sys.argv[3])
+    base.execute(f'pragma {schema}.cache_size=100')
+    base.execute(f'create table if not exists {schema}.t (n integer, v blob)')
+    found = base.execute(f'select max(n) from {schema}.t').fetchone()[0]
+    if found is None:
+        base.executemany(f'insert into {schema}.t values (0, randomblob(?))', [(3000,)] * 150)
+    number = max(number, found or 0)
+print('begun', flush=True)
+sys.stdin.readline()
+while True:
+    number += 1
+    base.execute('begin')
+    for schema in ('main', 'other'):
+        base.execute(f'update {schema}.t set n = ?, v = randomblob(3000)', (number,))
+    base.execute('commit')
+    print('committed', flush=True)
+";
+
+/// What is in a database that such a program has left: each row of the same transaction.
+const JOINT_FOUND: &str = "
+import sqlite3, sys
+base = sqlite3.connect(sys.argv[1])
+assert base.execute('pragma integrity_check').fetchone() == ('ok',)
+(number,) = base.execute('select distinct n from t').fetchall()
+print(number)
 ";
 
 /// Is in the middle of a transaction, and then has written a part of the database already.
@@ -126,6 +163,11 @@ impl Program {
     fn go_on(&mut self) {
         use std::io::Write as _;
         self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    }
+
+    fn stop(&self) {
+        let pid = Pid::from_raw(self.child.id() as i32).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
     }
 
     fn kill(mut self) {
@@ -249,6 +291,45 @@ fn a_transaction_over_databases_in_two_durable_apps_is_in_both() {
     let found = [&one, &other].map(|database| python(COUNT, &[database]));
     assert_eq!(found, ["1", "1"]);
     bank.fixture.umount();
+}
+
+/// Each app went back to a moment of its own: the journal in the one named a super-journal that was not in the
+/// other any more, or not yet, and a database of which a part was changed was malformed.
+#[test]
+fn a_cut_leaves_transactions_over_databases_in_several_apps_whole() {
+    needs_mounts!();
+    if !has_python() {
+        return;
+    }
+    for (one, other, mode) in [
+        ("bank-one", "other", "delete"),
+        ("one", "bank-other", "truncate"),
+        ("one", "other", "persist"),
+    ] {
+        let bank = Bank::new();
+        let databases = [one, other].map(|app| bank.database(app));
+        let [one_path, other_path] = databases.each_ref().map(|path| path.to_str().unwrap());
+        for cut in 0..8 {
+            let mut program = Program::start(JOINT_AGAIN, &[one_path, other_path, mode]);
+            program.said("begun");
+            if cut == 0 {
+                succeeds(&mobifs(&["sync"], &bank.fixture.mountpoint));
+            }
+            program.go_on();
+            program.said("committed");
+            // Somewhere in the next transaction, other places each time.
+            std::thread::sleep(Duration::from_micros(1500 * cut));
+            program.stop();
+            let app = if cut % 2 == 0 { one } else { other };
+            succeeds(&mobifs(&["sync", "--app", app], &bank.fixture.mountpoint));
+            bank.cut(program);
+            let found = databases
+                .each_ref()
+                .map(|path| python(JOINT_FOUND, &[path]));
+            assert_eq!(found[0], found[1], "{mode}, cut {cut}");
+        }
+        bank.fixture.umount();
+    }
 }
 
 /// The successor does not know for which journals its predecessor answered calls without a commit.
