@@ -66,6 +66,19 @@ pub enum DefragError {
         /// What is free.
         free_bytes: u64,
     },
+    /// What is to be left to others leaves nothing to work with.
+    #[error("{} has {free_bytes} bytes free, and --leave {leave_bytes} leaves hardly any of them to work with; leave less to others", text(.path))]
+    LeavesTooMuch {
+        /// Where.
+        path: PathBuf,
+        /// What is free.
+        free_bytes: u64,
+        /// What is to be left.
+        leave_bytes: u64,
+    },
+    /// A rate of nothing.
+    #[error("--rate 0 would move nothing ever; without --rate there is no limit")]
+    NoRate,
     /// There is no device that could remap.
     #[error("{0}; without a served device use --copy")]
     NoDevice(String),
@@ -106,6 +119,10 @@ impl DefragError {
             || is(rustix::io::Errno::NXIO)
         {
             Self::Device { path, error }
+        } else if is(rustix::io::Errno::NOSPC) {
+            let room = rustix::fs::statvfs(&path);
+            let free_bytes = room.map_or(0, |room| room.f_bavail.saturating_mul(room.f_frsize));
+            Self::NoRoom { path, free_bytes }
         } else {
             Self::Io { path, error }
         }

@@ -2,13 +2,17 @@
 //! on a served flash device by remapping. `docs/FRAGMENTATION-REFERENCE.md` says what is moved and when.
 #![deny(unsafe_code)]
 
+mod btrfs;
 mod device;
+mod donor;
 mod error;
 mod ext4;
 mod hot;
 mod ioctls;
 mod moved;
 mod mover;
+mod options;
+mod pace;
 mod place;
 pub mod plan;
 mod pool;
@@ -20,6 +24,7 @@ mod xfs;
 
 pub use error::DefragError;
 pub use hot::Hot;
+pub use options::{Mode, Options};
 pub use report::{DeviceFigures, Report, SCHEMA, State, Stopped, table};
-pub use run::{Mode, Options, defragment};
+pub use run::defragment;
 pub use space::Space;

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::btrfs::{self, Btrfs};
 use crate::error::DefragError;
 use crate::ioctls;
 use crate::moved::Moved;
@@ -19,7 +20,7 @@ const NOT_MOVED: &str = "files that the filesystem did not move";
 type Part = (u64, u64, usize);
 
 pub(crate) enum Mover<'a> {
-    Btrfs,
+    Btrfs(Btrfs<'a>),
     F2fs,
     Xfs(Xfs<'a>),
 }
@@ -33,7 +34,7 @@ pub(crate) enum Opened {
 impl<'a> Mover<'a> {
     pub(crate) fn new(place: &'a Place, looks: Looks<'a>) -> Result<Self, DefragError> {
         Ok(match place.filesystem.as_str() {
-            "btrfs" => Self::Btrfs,
+            "btrfs" => Self::Btrfs(Btrfs::new(place, looks)?),
             "f2fs" => Self::F2fs,
             _ => Self::Xfs(Xfs::new(place, looks)?),
         })
@@ -48,6 +49,14 @@ impl<'a> Mover<'a> {
         match self {
             Self::Xfs(xfs) => xfs.open(&file, known).map(Opened::Xfs),
             _ => Ok(Opened::Plain(file)),
+        }
+    }
+
+    /// How long a row may be.
+    pub(crate) const fn row_bytes_max(&self) -> u64 {
+        match self {
+            Self::Btrfs(_) => btrfs::ROW_BYTES_MAX,
+            _ => u64::MAX,
         }
     }
 
@@ -67,11 +76,7 @@ impl<'a> Mover<'a> {
         bytes: u64,
     ) -> Result<Moved, Errno> {
         let moved = match (self, file) {
-            (Self::Btrfs, Opened::Plain(file)) => {
-                let threshold = u32::try_from(bytes).unwrap_or(u32::MAX);
-                ioctls::btrfs_defragment(file, start, bytes, threshold)
-                    .map(|()| Moved::Bytes(bytes))
-            }
+            (Self::Btrfs(btrfs), Opened::Plain(file)) => btrfs.carry_out(file, start, bytes),
             (Self::F2fs, Opened::Plain(file)) => {
                 ioctls::f2fs_defragment(file, start, bytes).map(|()| Moved::Bytes(bytes))
             }

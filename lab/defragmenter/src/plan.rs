@@ -121,6 +121,8 @@ pub struct Planner {
     has_joined: bool,
     passes_left: u32,
     queue: VecDeque<Queued>,
+    /// The file of the step that was asked for last, and its pieces before.
+    under_way: Option<(usize, Vec<Piece>)>,
 }
 
 /// A step that was not asked for yet.
@@ -145,10 +147,9 @@ impl Planner {
             has_joined: false,
             passes_left: PASSES_MAX - 1,
             queue: VecDeque::new(),
+            under_way: None,
         };
-        for file in 0..planner.files.len() {
-            planner.index(file);
-        }
+        planner.index_all();
         planner.find_groups();
         planner
     }
@@ -168,24 +169,48 @@ impl Planner {
     /// A file is not what was known of it, and stays as it is; its room and that of what was to
     /// follow are not known any more either: `free` is what there is.
     pub fn give_up(&mut self, file: usize, free: Space) {
-        // What was to follow does not.
-        while let Some(Queued { before, .. }) = self.queue.pop_back() {
-            if let Some((of, pieces)) = before
-                && let Some(layout) = self.files.get_mut(of)
-            {
-                layout.pieces = pieces;
-            }
-        }
+        self.forget(free);
         if let Some(layout) = self.files.get_mut(file) {
             *layout = FileLayout::default();
         }
         self.groups.retain(|&(of, _)| of != file);
+        self.index_all();
+    }
+
+    /// The step that was asked for last, `step`, has moved only its first `done` bytes, and what was to follow does not
+    /// happen: `free` is what there is. All groups are gone through again.
+    pub fn cut_short(&mut self, step: &Move, done: u64, free: Space) {
+        self.forget(free);
+        let start = step.logical();
+        let (pieces, _) = clipped(&step.pieces, start, start + done);
+        let happened = Move {
+            pieces,
+            ..step.clone()
+        };
+        if let Some(layout) = self.files.get_mut(step.file).filter(|_| done > 0) {
+            moved(&mut layout.pieces, &happened);
+        }
+        self.index_all();
+        self.find_groups();
+    }
+
+    fn forget(&mut self, free: Space) {
+        let queued = self.queue.drain(..).rev();
+        let queued = queued.filter_map(|queued| queued.before);
+        for (of, pieces) in queued.chain(self.under_way.take()) {
+            if let Some(layout) = self.files.get_mut(of) {
+                layout.pieces = pieces;
+            }
+        }
+        self.resting = Space::default();
+        self.free = free;
+    }
+
+    fn index_all(&mut self) {
         self.movable.clear();
         for file in 0..self.files.len() {
             self.index(file);
         }
-        self.resting = Space::default();
-        self.free = free;
     }
 
     /// Asks for a free run of this length, besides all else.
@@ -227,9 +252,10 @@ impl Planner {
         self.groups = groups.into_iter().map(|(_, file, at)| (file, at)).collect();
     }
 
-    /// The groups that are left, by file: first byte, bytes, pieces.
+    /// The groups that are left, by file: first byte, bytes, pieces. Those of more than so many bytes come in parts,
+    /// each of two pieces at least.
     #[must_use]
-    pub fn groups(&self) -> BTreeMap<usize, Vec<(u64, u64, usize)>> {
+    pub fn groups(&self, most: u64) -> BTreeMap<usize, Vec<(u64, u64, usize)>> {
         let mut groups: BTreeMap<usize, Vec<_>> = BTreeMap::new();
         for &(number, logical) in self.groups.iter().rev() {
             let Some(file) = self.files.get(number) else {
@@ -243,14 +269,20 @@ impl Planner {
                 continue;
             };
             let count = self.group_at(file, first);
-            let pieces = file.pieces.iter().skip(first).take(count);
-            let bytes = pieces.map(|piece| piece.length).sum();
+            let pieces = file.pieces.get(first..first + count).unwrap_or_default();
             groups
                 .entry(number)
                 .or_default()
-                .push((logical, bytes, count));
+                .extend(parts(pieces, most));
         }
         groups
+    }
+
+    /// What all groups that are left have.
+    #[must_use]
+    pub fn bytes_of_groups(&self) -> u64 {
+        let groups = self.groups(u64::MAX);
+        groups.values().flatten().map(|&(_, bytes, _)| bytes).sum()
     }
 
     /// How many pieces from this one on belong together.
@@ -275,7 +307,8 @@ impl Planner {
     /// The next step; none when there is nothing left to do.
     pub fn next_step(&mut self) -> Option<Step> {
         loop {
-            if let Some(Queued { step, .. }) = self.queue.pop_front() {
+            if let Some(Queued { step, before }) = self.queue.pop_front() {
+                self.under_way = before;
                 return Some(step);
             }
             if self.groups.is_empty()
@@ -501,6 +534,23 @@ impl Planner {
         }
         Some(moves)
     }
+}
+
+/// A row in parts of no more than so many bytes where they have two pieces: first byte, bytes, pieces.
+fn parts(pieces: &[Piece], most: u64) -> Vec<(u64, u64, usize)> {
+    let mut parts: Vec<(u64, u64, usize)> = Vec::new();
+    for (number, piece) in pieces.iter().enumerate() {
+        // One piece by itself is no part.
+        let is_last = number + 1 == pieces.len();
+        match parts.last_mut() {
+            Some((_, bytes, count)) if is_last || *count < 2 || *bytes + piece.length <= most => {
+                *bytes += piece.length;
+                *count += 1;
+            }
+            _ => parts.push((piece.logical, piece.length, 1)),
+        }
+    }
+    parts
 }
 
 fn is_hot(file: &FileLayout, piece: &Piece) -> bool {

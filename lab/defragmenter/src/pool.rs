@@ -65,6 +65,23 @@ impl Pool {
         Ok(())
     }
 
+    /// Gives about so many bytes back, the largest runs first; all if it has no more.
+    pub(crate) fn give_back(&mut self, bytes: u64) -> Result<(), Errno> {
+        let mut places: Vec<(u64, u64)> = self.places.values().copied().collect();
+        places.sort_unstable_by_key(|&(_, length)| std::cmp::Reverse(length));
+        let mut left = bytes;
+        for (logical, length) in places {
+            if left == 0 {
+                break;
+            }
+            let length = length.min(left);
+            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::io::retry_on_intr(|| fallocate(&self.file, punch, logical, length))?;
+            left -= length;
+        }
+        self.look()
+    }
+
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

@@ -70,6 +70,8 @@ pub enum Stopped {
     Cancelled,
     /// The limit on flash writes was reached.
     FlashWrites,
+    /// Other programs needed the free room that the run works with.
+    RoomNeeded,
 }
 
 /// The whole report.
@@ -93,7 +95,9 @@ pub struct Report {
     pub joined_bytes: u64,
     /// Bytes that moved to make room.
     pub room_bytes: u64,
-    /// How much sooner all files together would be read, by the line t = a · DoF + b.
+    /// Files that have more extents than before, by the run or by what other programs wrote meanwhile.
+    pub worse_files: u64,
+    /// How much sooner all files together would be read, by the line t = a · DoF + b; below 0: later.
     pub saved_ms: f64,
     /// Whether there is a served device below, which can remap.
     pub is_served: bool,
@@ -146,9 +150,21 @@ fn write(text: &mut String, report: &Report) -> std::fmt::Result {
     )?;
     writeln!(
         text,
-        "reading all of them takes {:.0} ms less",
-        report.saved_ms
+        "reading all of them takes {:.0} ms {}",
+        report.saved_ms.abs(),
+        if report.saved_ms < 0.0 {
+            "more"
+        } else {
+            "less"
+        }
     )?;
+    if report.worse_files > 0 {
+        writeln!(
+            text,
+            "worse: {} more extents than before",
+            counted(report.worse_files, "file has", "files have")
+        )?;
+    }
     if let Some(device) = &report.device {
         writeln!(
             text,
@@ -164,6 +180,10 @@ fn write(text: &mut String, report: &Report) -> std::fmt::Result {
         Some(Stopped::FlashWrites) => {
             writeln!(text, "stopped: the limit on flash writes is reached")?
         }
+        Some(Stopped::RoomNeeded) => writeln!(
+            text,
+            "stopped: other programs need the free room; what had moved stays moved"
+        )?,
         None => {}
     }
     for (reason, count) in &report.left_out {

@@ -1,89 +1,41 @@
 //! The whole run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use mobifs_fragmentation::{Model, free_extents_of, is_network};
+use mobifs_fragmentation::{free_extents_of, is_network};
 use mobifs_host::{MountEntry, absolute_without_touching, mount_around, mounts};
 use rustix::fs::{CWD, FileType, Mode as FileMode, OFlags, fstatvfs, openat, statat, syncfs};
 use rustix::io::Errno;
 
 use crate::device::Device;
+use crate::donor::NO_RUN;
 use crate::error::DefragError;
-use crate::ext4::Ext4;
-use crate::hot::Hot;
-use crate::moved::Moved;
+use crate::ext4::{self, Ext4};
+use crate::moved::{End, Moved, Outcome};
 use crate::mover::Mover;
+use crate::options::{Mode, Options};
+use crate::pace::{Next, Pace, Watch};
 use crate::place::Place;
 use crate::plan::{FileLayout, Limits, Planner, Reason, Step};
 use crate::report::{Report, SCHEMA, State, Stopped};
-use crate::scan::{Looks, Tree, scan};
+use crate::scan::{Found, Looks, Tree, scan};
 use crate::space::Space;
-
-/// How content moves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Not at all: only planned.
-    DryRun,
-    /// It is copied.
-    Copy,
-    /// The device below gets the pairs, and changes its mapping instead of copying.
-    Remap,
-}
-
-impl Mode {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::DryRun => "dry-run",
-            Self::Copy => "copy",
-            Self::Remap => "remap",
-        }
-    }
-}
-
-/// How to defragment.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// How content moves.
-    pub mode: Mode,
-    /// All fragmented files and all their pieces, not only what is worth it.
-    pub takes_all: bool,
-    /// Shared extents are moved, and then not shared any more.
-    pub unshares: bool,
-    /// What pieces cost.
-    pub model: Model,
-    /// Only what is read.
-    pub hot: Option<Hot>,
-    /// Moved bytes in a second at most.
-    pub rate_bytes: Option<u64>,
-    /// Ends when about so many bytes have been written to flash.
-    pub flash_writes_max_bytes: Option<u64>,
-    /// Free room that is left to others meanwhile; none: a sixteenth of it.
-    pub leave_bytes: Option<u64>,
-    /// A free run of this length is made as well.
-    pub free_run_bytes: Option<u64>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            mode: Mode::DryRun,
-            takes_all: false,
-            unshares: false,
-            model: Model::default(),
-            hot: None,
-            rate_bytes: None,
-            flash_writes_max_bytes: None,
-            leave_bytes: None,
-            free_run_bytes: None,
-        }
-    }
-}
 
 /// Making room may move so many times what then fits in. By remapping the content costs next to
 /// nothing, but each time that room is made the filesystem is synchronised.
 const ROOM_FACTOR: u64 = 4;
+
+/// The part of the free room that is left to other programs.
+const LEFT_PART: u64 = 4;
+/// Moving takes metadata, so that some room is always left: this part of it, and so much at most.
+const METADATA_PART: u64 = 16;
+const METADATA_BYTES_MAX: u64 = 64 << 20;
+/// Room that is always enough to work with, unless four times what is to move is more.
+const POOL_BYTES_ENOUGH: u64 = 64 << 20;
+/// Where there are limits, a row of a filesystem that chooses the places itself is no longer.
+const LIMITED_ROW_BYTES_MAX: u64 = 1 << 20;
 
 /// Defragments the files below the paths, which lie on one filesystem. It ends between two moves when
 /// `is_cancelled` says so.
@@ -96,6 +48,9 @@ pub fn defragment(
     is_cancelled: &dyn Fn() -> bool,
 ) -> Result<Report, DefragError> {
     let begun = Instant::now();
+    if options.rate_bytes == Some(0) {
+        return Err(DefragError::NoRate);
+    }
     let place = place_of(paths, options.mode)?;
     let looks = Looks {
         filesystem: &place.filesystem,
@@ -128,6 +83,7 @@ pub fn defragment(
         moves: 0,
         joined_bytes: 0,
         room_bytes: 0,
+        worse_files: 0,
         saved_ms: 0.0,
         is_served: device.is_some(),
         device: None,
@@ -140,24 +96,37 @@ pub fn defragment(
         place: &place,
         looks,
         device: device.as_ref(),
-        is_cancelled,
         report: &mut report,
     };
     if options.mode == Mode::DryRun {
         work.plan_only(&tree)?;
     } else {
-        work.carry_out(&mut tree)?;
+        let mut pace = Pace::new(options, device.as_ref(), is_cancelled);
+        work.carry_out(&mut tree, &mut pace)?;
+        report.stopped = pace.stopped();
         let after = scan(paths, looks)?;
+        report.worse_files = worse_files(&tree, &after);
         report.after = State::of(&after);
         report.device = device.as_ref().map(Device::since).transpose()?;
     }
-    let fewer = before.extents.saturating_sub(report.after.extents);
-    report.saved_ms = fewer as f64 * options.model.piece_ms;
+    let fewer = before.extents as f64 - report.after.extents as f64;
+    report.saved_ms = fewer * options.model.piece_ms;
     report.seconds = begun.elapsed().as_secs_f64();
     for (reason, count) in tree.left_out {
         *report.left_out.entry(reason.to_owned()).or_default() += count;
     }
     Ok(report)
+}
+
+/// How many of the files have more extents now.
+fn worse_files(before: &Tree, after: &Tree) -> u64 {
+    let extents = |file: &Found| (file.inode, file.shape.extents);
+    let now: HashMap<u64, u64> = after.files.iter().map(extents).collect();
+    let is_worse = |file: &&Found| {
+        now.get(&file.inode)
+            .is_some_and(|&n| n > file.shape.extents)
+    };
+    before.files.iter().filter(is_worse).count() as u64
 }
 
 /// The filesystem of all paths.
@@ -276,7 +245,6 @@ struct Work<'a> {
     place: &'a Place,
     looks: Looks<'a>,
     device: Option<&'a Device>,
-    is_cancelled: &'a dyn Fn() -> bool,
     report: &'a mut Report,
 }
 
@@ -349,7 +317,7 @@ impl Work<'_> {
             }
             // The filesystem chooses the places itself: each group becomes one piece at best.
             _ => {
-                for (file, groups) in self.planner(tree, Space::default()).groups() {
+                for (file, groups) in self.planner(tree, Space::default()).groups(u64::MAX) {
                     for (_, bytes, pieces) in groups {
                         self.count(bytes, Reason::Join);
                         if let Some(file) = planned.get_mut(file) {
@@ -371,39 +339,65 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn carry_out(&mut self, tree: &mut Tree) -> Result<(), DefragError> {
+    fn carry_out(&mut self, tree: &mut Tree, pace: &mut Pace<'_>) -> Result<(), DefragError> {
         match self.place.filesystem.as_str() {
-            "ext4" => self.on_ext4(tree),
+            "ext4" => self.on_ext4(tree, pace),
             filesystem if self.options.mode == Mode::Remap => Err(DefragError::Unsupported {
                 path: self.place.mountpoint.clone(),
                 filesystem: filesystem.to_owned(),
                 why: "which chooses new places itself, so that nothing can be remapped; use --copy",
             }),
-            _ => self.by_the_filesystem(tree),
+            _ => self.by_the_filesystem(tree, pace),
         }
     }
 
     /// Moves what the plan says, by a pool of free room.
-    fn on_ext4(&mut self, tree: &mut Tree) -> Result<(), DefragError> {
-        let leave = self
-            .options
-            .leave_bytes
-            .unwrap_or(self.place.free_bytes / 16);
-        let room = self.place.free_bytes.saturating_sub(leave);
-        let room = room - room % self.place.block_bytes;
-        if room < 16 * self.place.block_bytes {
-            return Err(DefragError::NoRoom {
-                path: self.place.mountpoint.clone(),
-                free_bytes: self.place.free_bytes,
-            });
+    fn on_ext4(&mut self, tree: &mut Tree, pace: &mut Pace<'_>) -> Result<(), DefragError> {
+        let wanted = self.planner(tree, Space::default()).bytes_of_groups();
+        if wanted == 0 && self.options.free_run_bytes.is_none() {
+            return Ok(());
         }
+        let (room, leave) = self.room(wanted)?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let opened = openat(CWD, &self.place.directory, flags, FileMode::empty());
+        pace.watch = Some(Watch {
+            opened: opened.map_err(|errno| DefragError::at(&self.place.directory, errno))?,
+            least_bytes: leave / 2,
+        });
         let device = self.device.filter(|_| self.options.mode == Mode::Remap);
-        let mut ext4 = Ext4::new(&self.place.directory, room, self.looks, device)?;
+        let mut ext4 = Ext4::new(self.place, room, self.looks, device)?;
         let mut planner = self.planner(tree, ext4.free());
-        let result = self.follow(&mut planner, &mut ext4, tree);
+        let result = self.follow(&mut planner, &mut ext4, tree, pace);
         // Also after a failure: what has moved becomes durable, if it still can.
         let finished = ext4.finish();
         result.and(finished)
+    }
+
+    /// How much free room is taken to work with, and how much is left to others.
+    fn room(&self, wanted: u64) -> Result<(u64, u64), DefragError> {
+        let (free_bytes, block) = (self.place.free_bytes, self.place.block_bytes);
+        let path = || self.place.mountpoint.clone();
+        let least = ext4::BLOCKS_MIN * block;
+        let metadata = (free_bytes / METADATA_PART).min(METADATA_BYTES_MAX);
+        let leave = self.options.leave_bytes.unwrap_or(free_bytes / LEFT_PART);
+        let leave = leave.max(metadata);
+        if free_bytes.saturating_sub(metadata) < least {
+            let path = path();
+            return Err(DefragError::NoRoom { path, free_bytes });
+        }
+        let mut room = free_bytes.saturating_sub(leave);
+        if room < least {
+            return Err(DefragError::LeavesTooMuch {
+                path: path(),
+                free_bytes,
+                leave_bytes: leave,
+            });
+        }
+        if self.options.free_run_bytes.is_none() {
+            let enough = wanted.saturating_mul(ROOM_FACTOR).max(POOL_BYTES_ENOUGH);
+            room = room.min(enough);
+        }
+        Ok((room - room % block, leave))
     }
 
     fn sync(&self) -> Result<(), DefragError> {
@@ -423,21 +417,34 @@ impl Work<'_> {
         planner: &mut Planner,
         ext4: &mut Ext4<'_>,
         tree: &mut Tree,
+        pace: &mut Pace<'_>,
     ) -> Result<(), DefragError> {
         while let Some(step) = planner.next_step() {
-            if self.is_over()? {
-                return Ok(());
+            let step = match step {
+                Step::MakeDurable => {
+                    ext4.make_durable()?;
+                    continue;
+                }
+                Step::Move(step) => step,
+            };
+            let Outcome { bytes, end } = ext4.carry_out(&step, tree, pace)?;
+            if bytes > 0 {
+                self.count(bytes, step.reason);
             }
-            match step {
-                Step::MakeDurable => ext4.make_durable()?,
-                Step::Move(step) => {
-                    if let Some(reason) = ext4.carry_out(&step, tree)? {
-                        *tree.left_out.entry(reason).or_default() += 1;
-                        planner.give_up(step.file, ext4.look_again()?);
-                    } else {
-                        self.count(step.bytes(), step.reason);
-                        self.pause(step.bytes());
+            match end {
+                End::Whole => {}
+                End::LeftAlone(reason) => {
+                    *tree.left_out.entry(reason).or_default() += 1;
+                    planner.give_up(step.file, ext4.look_again()?);
+                }
+                End::Stopped => return Ok(()),
+                End::RoomNeeded => {
+                    if !ext4.give_room(pace)? {
+                        pace.stop(Stopped::RoomNeeded);
+                        return Ok(());
                     }
+                    let free = ext4.look_again()?;
+                    planner.cut_short(&step, bytes, free);
                 }
             }
         }
@@ -445,10 +452,18 @@ impl Work<'_> {
     }
 
     /// Has a filesystem move groups that chooses the places itself.
-    fn by_the_filesystem(&mut self, tree: &mut Tree) -> Result<(), DefragError> {
+    fn by_the_filesystem(
+        &mut self,
+        tree: &mut Tree,
+        pace: &mut Pace<'_>,
+    ) -> Result<(), DefragError> {
         let mut mover = Mover::new(self.place, self.looks)?;
         let planner = self.planner(tree, Space::default());
-        'files: for (number, groups) in planner.groups() {
+        let mut most = mover.row_bytes_max();
+        if pace.has_limit() {
+            most = most.min(LIMITED_ROW_BYTES_MAX);
+        }
+        'files: for (number, groups) in planner.groups(most) {
             let Some(known) = tree.files.get(number) else {
                 continue;
             };
@@ -459,56 +474,30 @@ impl Work<'_> {
                     continue;
                 }
             };
+            let mut skipped = None;
             for (start, bytes, _) in mover.parts(&file, &groups) {
-                if self.is_over()? {
+                if pace.next(bytes)? != Next::Move {
                     break 'files;
                 }
                 match mover.carry_out(&mut file, start, bytes) {
                     Ok(Moved::Bytes(bytes)) => {
                         self.count(bytes, Reason::Join);
-                        self.pause(bytes);
+                        pace.moved(bytes);
                     }
                     Ok(Moved::Skipped(reason)) => {
-                        *tree.left_out.entry(reason).or_default() += 1;
-                        break;
+                        skipped = Some(reason);
+                        // There may be a run for another part.
+                        if reason != NO_RUN {
+                            break;
+                        }
                     }
                     Err(errno) => return Err(DefragError::at(&self.place.mountpoint, errno)),
                 }
             }
+            if let Some(reason) = skipped {
+                *tree.left_out.entry(reason).or_default() += 1;
+            }
         }
         self.sync()
-    }
-
-    /// Whether to end before the next move.
-    fn is_over(&mut self) -> Result<bool, DefragError> {
-        if (self.is_cancelled)() {
-            self.report.stopped = Some(Stopped::Cancelled);
-        }
-        if let Some(most) = self.options.flash_writes_max_bytes {
-            let written = match self.device {
-                Some(device) => device.since()?.programmed_bytes,
-                None => self.report.joined_bytes + self.report.room_bytes,
-            };
-            if written >= most {
-                self.report.stopped = Some(Stopped::FlashWrites);
-            }
-        }
-        Ok(self.report.stopped.is_some())
-    }
-
-    /// Holds the rate.
-    fn pause(&self, bytes: u64) {
-        const SLICE: Duration = Duration::from_millis(100);
-        let Some(rate) = self.options.rate_bytes.filter(|&rate| rate > 0) else {
-            return;
-        };
-        let until = Instant::now() + Duration::from_secs_f64(bytes as f64 / rate as f64);
-        while !(self.is_cancelled)() {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            std::thread::sleep(left.min(SLICE));
-        }
     }
 }

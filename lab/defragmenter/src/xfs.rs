@@ -8,30 +8,27 @@
 //! left alone: a clock that is coarser than writes are would not tell them apart.
 
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, fstat, fsync, ftruncate, openat};
-use rustix::io::{Errno, pread, pwrite};
+use rustix::fs::{CWD, Mode, OFlags, fstat, fsync, openat};
+use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::donor::{CHANGED, NO_RUN, copy, sized, take_room, two_files};
 use crate::error::DefragError;
 use crate::ioctls::{XfsCommit, xfs_open_without_times, xfs_swap_extents};
 use crate::moved::Moved;
 use crate::place::Place;
-use crate::plan::{Piece, clipped, joined};
+use crate::plan::{Piece, clipped};
 use crate::scan::{Found, Looks, look_at};
 
-/// Copied at a time.
-const COPY_BYTES: usize = 1 << 20;
 /// A file is younger than this in seconds: it may be written right now.
 const YOUNG_S: i64 = 1;
 /// All of a file moves for some of its pieces only if these are a quarter of it at least.
 const WHOLE_FACTOR: u64 = 4;
 
-const CHANGED: &str = "files that changed meanwhile";
 const YOUNG: &str = "files that changed within the last second";
-const NO_RUN: &str = "files for which XFS found no longer run";
 const ROOT_ONLY: &str = "files that only root may move without changing their times";
 const ALL_OR_NOTHING: &str = "files of which this XFS moves all or nothing (mkfs.xfs -i exchange=1 makes one that moves parts)";
 const BEYOND_END: &str = "files with room after their end, which would be lost";
@@ -132,8 +129,9 @@ impl<'a> Xfs<'a> {
                 return Ok(Moved::Skipped(BEYOND_END));
             }
         }
-        let donor = self.donor(end - start)?;
-        if !self.take_room(&donor, &pieces, start, end - start)? {
+        let donor = sized(self.directory, end - start)?;
+        let got = take_room(&donor, &pieces, start, end - start, self.looks)?;
+        if got.is_none_or(|got| got >= pieces.len()) {
             return Ok(Moved::Skipped(NO_RUN));
         }
         copy(&file.file, &donor, &pieces, &found.unwritten, start, end)?;
@@ -158,59 +156,6 @@ impl<'a> Xfs<'a> {
         let small = pieces.iter().map(|piece| piece.length);
         small.filter(|&length| length <= most).sum()
     }
-
-    /// A file without a name, of this size.
-    fn donor(&self, bytes: u64) -> Result<OwnedFd, Errno> {
-        let donor = nameless(self.directory)?;
-        ftruncate(&donor, bytes)?;
-        Ok(donor)
-    }
-
-    /// Allocates for the donor what the file has in this range, between the same holes; whether that is in fewer
-    /// pieces.
-    fn take_room(
-        &self,
-        donor: &OwnedFd,
-        pieces: &[Piece],
-        start: u64,
-        bytes: u64,
-    ) -> Result<bool, Errno> {
-        let mut rest = pieces;
-        while let Some(first) = rest.first() {
-            let mut end = first.logical;
-            let row = rest.iter().take_while(|piece| {
-                let follows = piece.logical == end;
-                end += if follows { piece.length } else { 0 };
-                follows
-            });
-            let row = row.count();
-            rest = rest.get(row..).unwrap_or_default();
-            // At the end of the file a block is longer than the file.
-            let keep = FallocateFlags::KEEP_SIZE;
-            match fallocate(donor, keep, first.logical - start, end - first.logical) {
-                Ok(()) => {}
-                Err(Errno::NOSPC) => return Ok(false),
-                Err(errno) => return Err(errno),
-            }
-        }
-        let got = look_at(donor, bytes, self.looks)?;
-        Ok(got.is_some_and(|got| joined(&got.layout.pieces).len() < pieces.len()))
-    }
-}
-
-fn nameless(directory: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    openat(CWD, directory, flags, Mode::RUSR | Mode::WUSR)
-}
-
-/// Two files of one block, to try on.
-fn two_files(directory: &Path, block_bytes: u64) -> Result<(OwnedFd, OwnedFd), Errno> {
-    let one = || {
-        let file = nameless(directory)?;
-        fallocate(&file, FallocateFlags::empty(), 0, block_bytes)?;
-        Ok(file)
-    };
-    Ok((one()?, one()?))
 }
 
 const fn is_missing(errno: Errno) -> bool {
@@ -253,56 +198,4 @@ fn has_room_after(file: &OwnedFd, size: u64, block_bytes: u64) -> Result<bool, E
     Ok(extents
         .iter()
         .any(|extent| extent.logical + extent.length > end))
-}
-
-/// Copies what the pieces have between two places of the file to the beginning of the donor, but for what was
-/// never written.
-fn copy(
-    file: &OwnedFd,
-    donor: &OwnedFd,
-    pieces: &[Piece],
-    unwritten: &[Piece],
-    start: u64,
-    end: u64,
-) -> Result<(), Errno> {
-    let mut buffer = vec![0; COPY_BYTES];
-    for piece in joined(pieces) {
-        let mut at = piece.logical;
-        let piece_end = (piece.logical + piece.length).min(end);
-        while at < piece_end {
-            let (never, _) = clipped(unwritten, at, piece_end);
-            if let Some(never) = never.first().filter(|never| never.logical == at) {
-                at += never.length;
-                continue;
-            }
-            let to = never.first().map_or(piece_end, |never| never.logical);
-            let length = (to - at).min(COPY_BYTES as u64) as usize;
-            let part = buffer.get_mut(..length).unwrap_or_default();
-            let read = read_at(file.as_fd(), part, at)?;
-            if read == 0 {
-                // It has become shorter, which the exchange will notice.
-                return Ok(());
-            }
-            write_at(
-                donor.as_fd(),
-                part.get(..read).unwrap_or_default(),
-                at - start,
-            )?;
-            at += read as u64;
-        }
-    }
-    Ok(())
-}
-
-fn read_at(file: BorrowedFd<'_>, buffer: &mut [u8], at: u64) -> Result<usize, Errno> {
-    rustix::io::retry_on_intr(|| pread(file, &mut *buffer, at))
-}
-
-fn write_at(file: BorrowedFd<'_>, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        let written = rustix::io::retry_on_intr(|| pwrite(file, bytes, at))?;
-        bytes = bytes.get(written..).unwrap_or_default();
-        at += written as u64;
-    }
-    Ok(())
 }

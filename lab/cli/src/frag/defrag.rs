@@ -18,7 +18,11 @@ what is below a PATH moves. On ext4 free room is brought together as well: what 
 extents moves away where a file needs the run. --remap is for an ext4 on a device of `mobifs flash
 serve`, which then changes its mapping instead of programming the content again.
 
-The first SIGINT or SIGTERM ends it between two moves. A power cut leaves each file with its content.
+On ext4 most of the free room is taken meanwhile, to work with. --leave stays free; of the rest, what other
+programs need is given back as soon as half of that is gone, and when they are faster than that they may find
+the filesystem full for a moment.
+
+The first SIGINT or SIGTERM ends it between two pieces. A power cut leaves each file with its content.
 
   mobifs frag defrag --dry-run /data
   mobifs frag defrag --copy --rate 20MiB --flash-writes-max 1GiB /data
@@ -44,13 +48,13 @@ pub(super) struct DefragArguments {
     /// Take only what this trace reads
     #[arg(long, value_name = "TRACE")]
     hot: Option<PathBuf>,
-    /// Move so much in a second at most
+    /// Move so much in a second at most; not 0
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     rate: Option<u64>,
-    /// End when about so much has been written to flash
+    /// End before more than so much is written to flash; with --remap when about so much is
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     flash_writes_max: Option<u64>,
-    /// Leave so much free room to others meanwhile (ext4) [default: a sixteenth of it]
+    /// Leave so much free room to others meanwhile (ext4) [default: a quarter of it]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     leave: Option<u64>,
     /// Make a free run of this length, too (ext4)
@@ -107,7 +111,11 @@ pub(super) fn run(arguments: &DefragArguments) -> Result<(), Failure> {
 
 fn failure(error: DefragError) -> Failure {
     let code = match &error {
-        DefragError::NoTree(_) | DefragError::Several(..) | DefragError::Image(_) => Code::Usage,
+        DefragError::NoTree(_)
+        | DefragError::Several(..)
+        | DefragError::Image(_)
+        | DefragError::NoRate
+        | DefragError::LeavesTooMuch { .. } => Code::Usage,
         DefragError::NoDevice(_) => Code::NotServed,
         _ => Code::Failed,
     };

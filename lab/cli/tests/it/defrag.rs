@@ -141,6 +141,7 @@ fn bad_input_is_refused_in_one_sentence() {
     };
     refused(&["/"], 2, "--dry-run");
     refused(&["--copy", "--remap", "/"], 2, "cannot be used with");
+    refused(&["--copy", "--rate", "0", "/"], 2, "--rate 0");
     refused(&["--copy", "/nonexistent"], 1, "No such file");
     refused(
         &["--copy", "/dev/null"],

@@ -290,3 +290,48 @@ fn a_free_run_is_made_where_nothing_is_to_be_joined() {
     }
     assert!(disk.free().largest() >= 9 * BLOCK);
 }
+
+/// Other programs need room: a row ends between two pieces, and the rest of it follows into what is left.
+#[test]
+fn a_row_that_is_cut_short_goes_on_with_less_room() {
+    let runs: Vec<_> = (0..12).map(|n| (2 + n % 2, 2)).chain([(0, 40)]).collect();
+    let mut disk = Disk::new(&runs, &[]);
+    let mut planner = Planner::new(disk.files.clone(), disk.free(), LIMITS);
+    let mut cuts = 0;
+    while let Some(step) = planner.next_step() {
+        let Step::Move(whole) = &step else {
+            disk.apply(&step);
+            continue;
+        };
+        if cuts == 2 || whole.pieces.len() < 3 {
+            disk.apply(&step);
+            continue;
+        }
+        cuts += 1;
+        let part = Move {
+            pieces: whole.pieces[..2].to_vec(),
+            ..whole.clone()
+        };
+        disk.apply(&Step::Move(part.clone()));
+        disk.apply(&Step::MakeDurable);
+        // The last blocks are another's now.
+        let taken = disk.blocks.len() - 4 * cuts;
+        assert!(
+            disk.blocks[taken..taken + 4]
+                .iter()
+                .all(|&block| block == 0)
+        );
+        disk.blocks[taken..taken + 4].fill(FOREIGN);
+        planner.cut_short(whole, part.bytes(), disk.free());
+        assert_eq!(
+            planner.files()[part.file].pieces,
+            disk.files[part.file].pieces
+        );
+    }
+    disk.check();
+    assert_eq!(cuts, 2);
+    assert_eq!(
+        (disk.files[0].pieces.len(), disk.files[1].pieces.len()),
+        (1, 1)
+    );
+}

@@ -3,9 +3,8 @@
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use mobifs_defragmenter::{DefragError, Mode, Options, Stopped, defragment};
+use mobifs_defragmenter::{DefragError, Mode, Options, defragment};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::disk::{Disk, noise, succeed};
@@ -121,41 +120,6 @@ fn free_room_is_brought_together_on_a_full_filesystem() {
 }
 
 #[test]
-fn limits_and_cancelling_end_it_between_two_moves() {
-    let Some(mut disk) = Disk::plain("ext4", 200, &["-F", "-b", "4096"]) else {
-        return;
-    };
-    disk.interleave(&["a", "b", "c", "d"], 30, 8192);
-    let content = disk.content();
-    let options = Options {
-        mode: Mode::Copy,
-        takes_all: true,
-        flash_writes_max_bytes: Some(1),
-        ..Options::default()
-    };
-    let report = defragment(&[disk.path()], &options, &|| false).unwrap();
-    assert_eq!(
-        (report.moves, report.stopped),
-        (1, Some(Stopped::FlashWrites))
-    );
-    let asked = AtomicU64::new(0);
-    let options = Options {
-        flash_writes_max_bytes: None,
-        ..options
-    };
-    let report = defragment(&[disk.path()], &options, &|| {
-        asked.fetch_add(1, Ordering::Relaxed) == 1
-    });
-    let report = report.unwrap();
-    assert_eq!(
-        (report.moves, report.stopped),
-        (1, Some(Stopped::Cancelled))
-    );
-    assert_eq!(disk.content(), content);
-    disk.check();
-}
-
-#[test]
 fn a_full_filesystem_is_refused_in_a_sentence() {
     let Some(mut disk) = Disk::plain("ext4", 32, &["-F", "-b", "4096", "-m", "0"]) else {
         return;
@@ -211,30 +175,4 @@ fn what_cannot_be_defragmented_is_said_in_a_sentence() {
     assert!(refused(other.to_str().unwrap(), Mode::Copy).contains("image"));
     succeed(Command::new("mount").args(["-o", "remount,ro"]).arg(&path));
     assert!(refused(path.to_str().unwrap(), Mode::Copy).contains("read-only"));
-}
-
-#[test]
-fn btrfs_defragments_and_shared_extents_stay_shared() {
-    let Some(mut disk) = Disk::plain("btrfs", 400, &["-f"]) else {
-        return;
-    };
-    disk.interleave(&["a.db", "shared"], 60, 8192);
-    let path = |name: &str| disk.path().join(name);
-    succeed(
-        Command::new("cp")
-            .arg("--reflink=always")
-            .arg(path("shared"))
-            .arg(path("copy")),
-    );
-    rustix::fs::sync();
-    let content = disk.content();
-    let report = disk.defragment(Mode::Copy);
-    assert_eq!(disk.content(), content);
-    assert!(report.after.extents < report.before.extents, "{report:?}");
-    let shared = report
-        .left_out
-        .iter()
-        .find(|(reason, _)| reason.contains("--unshare"));
-    assert_eq!(shared.map(|(_, &count)| count), Some(2), "{report:?}");
-    disk.unmount();
 }
