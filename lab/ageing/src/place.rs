@@ -2,14 +2,15 @@
 //! MobiFS.
 
 use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use mobifs_fragmentation::{MeasureError, Options, Report, measure};
 use mobifs_host::{mount_around, mount_at, mounts};
-use rustix::fs::FlockOperation;
+use rustix::fs::{CWD, FlockOperation, RenameFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::database::Vfs;
@@ -22,11 +23,20 @@ pub const TREE: &str = "aged";
 const PROBE: &str = ".mobifs-age-probe";
 /// The state of a run in a directory.
 pub(crate) const STATE_IN_DIRECTORY: &str = "mobifs-age.json";
+const NEW_STATE_IN_DIRECTORY: &str = "mobifs-age.json.new";
 /// What belongs to a run on an image lies beside it, in a directory with this after its name.
 const BESIDE: &str = ".age";
 const STATE_BESIDE: &str = "state.json";
+const NEW_STATE_BESIDE: &str = "state.json.new";
+/// The image, until there is a state.
+const NEW_IMAGE: &str = "image";
+const DISK: &str = "disk";
+const MOUNT: &str = "mount";
 /// How long another program may keep a filesystem busy that is to be unmounted.
 const BUSY_MAX: Duration = Duration::from_secs(10);
+/// How long what a killed run has started may go on: mkfs or mount.
+const LOCKED_MAX: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(50);
 const CAPACITY_MIN: u64 = 128 << 20;
 const CAPACITY_MAX: u64 = 8 << 40;
 
@@ -189,7 +199,7 @@ pub struct OpenedLocation {
     /// This process mounted it.
     is_owner: bool,
     /// Held as long as the run lasts.
-    _lock: Option<File>,
+    lock: Option<File>,
 }
 
 impl OpenedLocation {
@@ -201,40 +211,63 @@ impl OpenedLocation {
         location.check()?;
         match &location.place {
             Where::Directory(directory) => {
-                refuse_content(directory, &["lost+found"])?;
+                // The last two are left by a run that was killed before it had a state, and are written over.
+                refuse_content(directory, &["lost+found", PROBE, NEW_STATE_IN_DIRECTORY])?;
                 Self::open(location)
             }
-            Where::Image {
-                path,
-                filesystem,
-                capacity_bytes,
-            } => {
+            Where::Image { path, .. } => {
                 let beside = beside(path);
-                for there in [path, &beside] {
-                    if fs::symlink_metadata(there).is_ok() {
-                        return Err(AgeError::State {
-                            path: there.clone(),
-                            message: "it is there already, and is not overwritten; continue with --resume, or give \
-                                      another name"
-                                .to_owned(),
-                        });
-                    }
+                if fs::symlink_metadata(path).is_ok() {
+                    return Err(there_already(path));
                 }
                 needs_root(path)?;
-                let image = File::create_new(path).at("make", path)?;
-                let made = make_filesystem(&image, path, *filesystem, *capacity_bytes)
-                    .and_then(|()| fs::create_dir(&beside).at("make", &beside));
-                let opened = made.and_then(|()| Self::open(location));
+                let lock = start_beside(&beside)?;
+                let opened = Self::make_image(location, &beside, lock);
                 if opened.is_err() {
-                    // Nothing of worth is in them yet.
-                    let _gone = fs::remove_file(path);
-                    for name in ["disk", "mount"] {
-                        let _gone = fs::remove_dir(beside.join(name));
-                    }
-                    let _gone = fs::remove_dir(&beside);
+                    forget(location);
                 }
                 opened
             }
+        }
+    }
+
+    /// Makes the image in the directory beside its later place: what a killed run leaves lies there, and not
+    /// under a name that could be another file's.
+    fn make_image(location: &Location, beside: &Path, lock: File) -> Result<Self, AgeError> {
+        let mut place = Self::unmounted(location);
+        let beside = beside.canonicalize().at("look at", beside)?;
+        let Where::Image {
+            filesystem,
+            capacity_bytes,
+            ..
+        } = &location.place
+        else {
+            return Ok(place);
+        };
+        let path = beside.join(NEW_IMAGE);
+        let image = File::create_new(&path).at("make", &path)?;
+        make_filesystem(&image, &path, &lock, *filesystem, *capacity_bytes)?;
+        place.lock = Some(lock);
+        place.mount_image(&path, &beside)?;
+        Ok(place)
+    }
+
+    /// Gives a new image its name, once its run has a state.
+    pub(crate) fn keep_image(&self) -> Result<(), AgeError> {
+        match &self.location.place {
+            Where::Directory(_) => Ok(()),
+            Where::Image { path, .. } => keep_image(path, &beside(path)),
+        }
+    }
+
+    fn unmounted(location: &Location) -> Self {
+        Self {
+            location: location.clone(),
+            disk: None,
+            mount: None,
+            steers: false,
+            is_owner: true,
+            lock: None,
         }
     }
 
@@ -244,22 +277,16 @@ impl OpenedLocation {
     /// It is not there, in use, or cannot be mounted.
     pub fn open(location: &Location) -> Result<Self, AgeError> {
         location.check()?;
-        let mut place = Self {
-            location: location.clone(),
-            disk: None,
-            mount: None,
-            steers: false,
-            is_owner: true,
-            _lock: None,
-        };
+        let mut place = Self::unmounted(location);
         match &location.place {
-            Where::Directory(directory) => place._lock = Some(lock(directory)?),
+            Where::Directory(directory) => place.lock = Some(lock(directory)?),
             Where::Image { path, .. } => {
                 let beside = beside(path);
-                place._lock = Some(lock(&beside)?);
+                place.lock = Some(lock(&beside)?);
                 let beside = beside.canonicalize().at("look at", &beside)?;
                 needs_root(path)?;
-                clean(&beside, location.through)?;
+                clean(&beside, location.through == Through::Native)?;
+                keep_image(path, &beside)?;
                 place.mount_image(path, &beside)?;
             }
         }
@@ -275,7 +302,7 @@ impl OpenedLocation {
             Where::Directory(_) => None,
             Where::Image { path, .. } => {
                 let beside = beside(path);
-                Some(beside.canonicalize().at("look at", &beside)?.join("disk"))
+                Some(beside.canonicalize().at("look at", &beside)?.join(DISK))
             }
         };
         Ok(Self {
@@ -284,12 +311,12 @@ impl OpenedLocation {
             mount: None,
             steers: location.through == Through::Native,
             is_owner: false,
-            _lock: None,
+            lock: None,
         })
     }
 
     fn mount_image(&mut self, image: &Path, beside: &Path) -> Result<(), AgeError> {
-        let disk = beside.join("disk");
+        let disk = beside.join(DISK);
         fs::create_dir_all(&disk).at("make", &disk)?;
         let is_ext4 = matches!(
             self.location.place,
@@ -304,24 +331,26 @@ impl OpenedLocation {
         } else {
             "loop"
         };
-        tool(
-            Command::new("mount")
-                .args(["-o", options])
-                .arg(image)
-                .arg(&disk),
-        )?;
+        let mut mount = Command::new("mount");
+        mount.args(["-o", options]).arg(image).arg(&disk);
+        tool_under(self.lock.as_ref(), &mut mount)?;
         self.disk = Some(disk.clone());
         match self.location.through {
             Through::Plain | Through::Vfs => {}
             Through::Mount => {
-                let (store, mount) = (disk.join("store"), beside.join("mount"));
+                let (store, mount) = (disk.join("store"), beside.join(MOUNT));
                 fs::create_dir_all(&store).at("make", &store)?;
                 fs::create_dir_all(&mount).at("make", &mount)?;
-                tool(Command::new(mobifs()?).arg("mount").arg(&store).arg(&mount))?;
+                let mut command = Command::new(mobifs()?);
+                tool_under(
+                    self.lock.as_ref(),
+                    command.arg("mount").arg(&store).arg(&mount),
+                )?;
                 self.mount = Some(mount);
             }
             Through::Native => {
-                tool(Command::new(mobifs()?).arg("steer").arg(&disk))?;
+                let mut command = Command::new(mobifs()?);
+                tool_under(self.lock.as_ref(), command.arg("steer").arg(&disk))?;
                 self.steers = true;
             }
         }
@@ -487,6 +516,7 @@ fn measured(path: &Path) -> Result<Report, MeasureError> {
 fn make_filesystem(
     image: &File,
     path: &Path,
+    lock: &File,
     filesystem: Filesystem,
     capacity_bytes: u64,
 ) -> Result<(), AgeError> {
@@ -496,7 +526,90 @@ fn make_filesystem(
         Filesystem::Ext4 => mkfs.args(["-q", "-F", "-m", "0", "-b", "4096"]),
         Filesystem::Btrfs | Filesystem::Xfs => mkfs.args(["-q", "-f"]),
     };
-    tool(mkfs.arg(path))
+    tool_under(Some(lock), mkfs.arg(path))
+}
+
+fn there_already(path: &Path) -> AgeError {
+    AgeError::State {
+        path: path.to_owned(),
+        message: "it is there already, and is not overwritten; continue with --resume, or give another name".to_owned(),
+    }
+}
+
+/// Makes and locks the directory beside a new image. What a run left there that was killed before it had a state
+/// is unmounted and deleted: nothing of worth is in it.
+fn start_beside(beside: &Path) -> Result<File, AgeError> {
+    match fs::create_dir(beside) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let about = fs::symlink_metadata(beside).at("look at", beside)?;
+            if !about.is_dir() {
+                return Err(there_already(beside));
+            }
+        }
+        other => other.at("make", beside)?,
+    }
+    let lock = lock(beside)?;
+    for entry in fs::read_dir(beside).at("list", beside)? {
+        let name = entry.at("list", beside)?.file_name();
+        if ![NEW_IMAGE, NEW_STATE_BESIDE, DISK, MOUNT]
+            .iter()
+            .any(|known| name == *known)
+        {
+            return Err(there_already(beside));
+        }
+    }
+    // Through what that run went is not known.
+    clean(&beside.canonicalize().at("look at", beside)?, true)?;
+    delete_unfinished(beside)?;
+    Ok(lock)
+}
+
+fn delete_unfinished(beside: &Path) -> Result<(), AgeError> {
+    let there = |result: io::Result<()>, path: &Path| match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other.at("delete", path),
+    };
+    for name in [NEW_IMAGE, NEW_STATE_BESIDE] {
+        let path = beside.join(name);
+        there(fs::remove_file(&path), &path)?;
+    }
+    for name in [DISK, MOUNT] {
+        let path = beside.join(name);
+        there(fs::remove_dir(&path), &path)?;
+    }
+    Ok(())
+}
+
+/// A new image in which nothing is goes again.
+pub(crate) fn forget(location: &Location) {
+    if let Where::Image { path, .. } = &location.place {
+        let beside = beside(path);
+        let _gone = delete_unfinished(&beside);
+        let _gone = fs::remove_dir(&beside);
+    }
+}
+
+/// Gives a new image its name if it has none yet. Another file that has it stays.
+fn keep_image(path: &Path, beside: &Path) -> Result<(), AgeError> {
+    let new = beside.join(NEW_IMAGE);
+    if fs::symlink_metadata(&new).is_err() {
+        return Ok(());
+    }
+    match rustix::fs::renameat_with(CWD, &new, CWD, path, RenameFlags::NOREPLACE) {
+        Err(Errno::EXIST) => return Err(there_already(path)),
+        // Some filesystems cannot make sure of that by themselves.
+        Err(Errno::INVAL | Errno::NOSYS) if fs::symlink_metadata(path).is_err() => {
+            fs::rename(&new, path).at("rename", &new)?;
+        }
+        Err(Errno::INVAL | Errno::NOSYS) => return Err(there_already(path)),
+        other => other.at("rename", &new)?,
+    }
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    let directory = File::open(parent).at("open", parent)?;
+    directory.sync_all().at("sync", parent)
 }
 
 fn needs_root(image: &Path) -> Result<(), AgeError> {
@@ -506,7 +619,7 @@ fn needs_root(image: &Path) -> Result<(), AgeError> {
     Err(AgeError::NotRoot(image.to_owned()))
 }
 
-/// One run at a time.
+/// One run at a time. What a killed run has started ends soon, and has its lock until then.
 pub(crate) fn lock(directory: &Path) -> Result<File, AgeError> {
     let file = match File::open(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -517,18 +630,22 @@ pub(crate) fn lock(directory: &Path) -> Result<File, AgeError> {
         }
         other => other.at("open", directory)?,
     };
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        // A filesystem without locks has no second run either that would notice one.
-        Err(rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(AgeError::InUse(directory.to_owned())),
-        Err(error) => Err(error).at("lock", directory),
+    let begun = Instant::now();
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            // A filesystem without locks has no second run either that would notice one.
+            Err(Errno::NOSYS | Errno::OPNOTSUPP) => return Ok(file),
+            Err(Errno::WOULDBLOCK) if begun.elapsed() < LOCKED_MAX => std::thread::sleep(PAUSE),
+            Err(Errno::WOULDBLOCK) => return Err(AgeError::InUse(directory.to_owned())),
+            Err(error) => return Err(error).at("lock", directory),
+        }
     }
 }
 
 /// Unmounts what a killed run left, which is known by its place.
-fn clean(beside: &Path, through: Through) -> Result<(), AgeError> {
-    let (mount, disk) = (beside.join("mount"), beside.join("disk"));
+fn clean(beside: &Path, may_be_steered: bool) -> Result<(), AgeError> {
+    let (mount, disk) = (beside.join(MOUNT), beside.join(DISK));
     let is_mounted = |path: &Path| {
         let entry = mount_at(path).at("look for a mount at", path);
         entry.map(|entry| entry.is_some())
@@ -537,8 +654,8 @@ fn clean(beside: &Path, through: Through) -> Result<(), AgeError> {
         tool(Command::new(mobifs()?).arg("umount").arg(&mount))?;
     }
     if is_mounted(&disk)? {
-        if through == Through::Native {
-            let mut stop = Command::new(mobifs()?);
+        if let Some(mobifs) = mobifs().ok().filter(|_| may_be_steered) {
+            let mut stop = Command::new(mobifs);
             // It is not steered if the run was killed before or after that.
             let _stopped = stop.args(["steer", "--stop"]).arg(&disk).output();
         }
@@ -549,7 +666,6 @@ fn clean(beside: &Path, through: Through) -> Result<(), AgeError> {
 
 /// Other programs look into filesystems, and keep them busy for a moment.
 fn unmount(disk: &Path) -> Result<(), AgeError> {
-    const PAUSE: Duration = Duration::from_millis(50);
     let begun = Instant::now();
     loop {
         let result = tool(Command::new("umount").arg(disk));
@@ -582,6 +698,12 @@ pub fn mobifs() -> Result<PathBuf, AgeError> {
 
 /// Runs a program to its end.
 fn tool(command: &mut Command) -> Result<(), AgeError> {
+    tool_under(None, command)
+}
+
+/// The same, with the lock of the run until its end: should this process be killed meanwhile, the next run waits
+/// for it. Standard input takes the lock there, which these programs do not read.
+fn tool_under(lock: Option<&File>, command: &mut Command) -> Result<(), AgeError> {
     let words = [command.get_program()]
         .into_iter()
         .chain(command.get_args());
@@ -589,7 +711,10 @@ fn tool(command: &mut Command) -> Result<(), AgeError> {
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
     let program = words.join(" ");
-    let output = command.stdin(Stdio::null()).output();
+    let held = lock.and_then(|lock| lock.try_clone().ok());
+    let output = command
+        .stdin(held.map_or_else(Stdio::null, Stdio::from))
+        .output();
     match output {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => {

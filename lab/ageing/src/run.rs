@@ -14,7 +14,7 @@ use crate::content::{mix, mix_name, write_content};
 use crate::error::{AgeError, OnPath as _};
 use crate::execute::Executor;
 use crate::fill::{self, Procedure};
-use crate::place::{Location, OpenedLocation, Through};
+use crate::place::{Location, OpenedLocation, Through, forget};
 use crate::plan::{Planner, Session};
 use crate::profile::{Profile, Source, profiles};
 use crate::settings::{SEED_MAX, Settings};
@@ -101,17 +101,22 @@ pub fn scenarios(
         location: location.clone(),
         work: Work::Scenarios(work),
     };
-    match planned {
-        Ok(()) => {
-            state.save()?;
-            Ok((place, state))
-        }
-        Err(error) => {
-            drop(place);
-            forget(location);
-            Err(error)
-        }
+    begun(place, state, planned)
+}
+
+/// A run begins with its state; without one, nothing of it stays.
+fn begun(
+    place: OpenedLocation,
+    state: State,
+    may_begin: Result<(), AgeError>,
+) -> Result<(OpenedLocation, State), AgeError> {
+    if let Err(error) = may_begin.and_then(|()| state.save()) {
+        drop(place);
+        forget(&state.location);
+        return Err(error);
     }
+    place.keep_image()?;
+    Ok((place, state))
 }
 
 /// Prepares a run of large and small files.
@@ -133,11 +138,6 @@ pub fn large_and_small(
     let before = Space::of(place.upper())?;
     let procedure = choose(before);
     let checked = procedure.check().and_then(|()| check_seed(procedure.seed));
-    if let Err(error) = checked {
-        drop(place);
-        forget(location);
-        return Err(error);
-    }
     let state = State {
         schema: SCHEMA,
         location: location.clone(),
@@ -147,8 +147,7 @@ pub fn large_and_small(
             filled: None,
         }),
     };
-    state.save()?;
-    Ok((place, state))
+    begun(place, state, checked)
 }
 
 fn check_seed(seed: u64) -> Result<(), AgeError> {
@@ -160,19 +159,6 @@ fn check_seed(seed: u64) -> Result<(), AgeError> {
         value: seed.to_string(),
         range: "0 to 9007199254740991",
     })
-}
-
-/// A new image in which nothing is goes again.
-fn forget(location: &Location) {
-    if let crate::place::Where::Image { path, .. } = &location.place {
-        let _gone = fs::remove_file(path);
-        if let Some(beside) = location.state_path().parent() {
-            for name in ["disk", "mount"] {
-                let _gone = fs::remove_dir(beside.join(name));
-            }
-            let _gone = fs::remove_dir(beside);
-        }
-    }
 }
 
 /// Does the rest of a run.

@@ -44,6 +44,11 @@ impl Default for Settings {
     }
 }
 
+/// A share as the command line has it.
+fn percent(permille: u32) -> String {
+    format!("{} %", f64::from(permille) / 10.0)
+}
+
 impl Settings {
     /// # Errors
     /// A number is out of its range.
@@ -76,14 +81,14 @@ impl Settings {
             (
                 "--start-full",
                 self.start_full_permille < self.full_permille,
-                format!("{} of 1000", self.start_full_permille),
+                percent(self.start_full_permille),
                 "less than --full",
             ),
             (
                 "--full",
                 (1..=1000).contains(&self.full_permille),
-                format!("{} of 1000", self.full_permille),
-                "up to 100 %",
+                percent(self.full_permille),
+                "above 0 and up to 100 %",
             ),
             (
                 "--update-days",

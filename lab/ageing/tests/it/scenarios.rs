@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use mobifs_ageing::run::{self, Event};
@@ -173,7 +174,10 @@ fn settings_out_of_range_and_damaged_profiles_are_refused() {
         (|wrong| wrong.scale = f64::NAN, "--scale"),
         (|wrong| wrong.scale = 0.0, "--scale"),
         (|wrong| wrong.minutes_per_day = 1e9, "--minutes-per-day"),
-        (|wrong| wrong.start_full_permille = 900, "--start-full"),
+        (
+            |wrong| wrong.start_full_permille = 900,
+            "--start-full is 90 %, and must be less than --full",
+        ),
         (|wrong| wrong.update_days = 0, "--update-days"),
     ];
     for (change, words) in wrongs {
@@ -286,6 +290,82 @@ fn a_filesystem_that_is_too_small_is_left_as_it_was() {
         "smaller --scale",
     );
     assert_eq!(names(&disk.path()), before);
+}
+
+fn succeed(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+/// What a run leaves that is killed before it has a state, from its first directory on to the mounted filesystem:
+/// it could be neither started again, as something was there, nor resumed, as there was no state.
+#[test]
+fn a_run_that_was_killed_before_it_had_a_state_is_started_again() {
+    if !can("ext4") {
+        return;
+    }
+    for step in 0..4 {
+        let base = scratch();
+        let location = image(&base, Filesystem::Ext4, Through::Plain);
+        let beside = base.path().join("phone.img.age");
+        let (new, disk) = (beside.join("image"), beside.join("disk"));
+        fs::create_dir(&beside).unwrap();
+        if step > 0 {
+            let file = fs::File::create(&new).unwrap();
+            file.set_len(128 << 20).unwrap();
+        }
+        if step > 1 {
+            succeed(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&new));
+            fs::create_dir(&disk).unwrap();
+            fs::write(beside.join("state.json.new"), "{").unwrap();
+        }
+        if step > 2 {
+            let mut mount = Command::new("mount");
+            succeed(mount.args(["-o", "loop"]).arg(&new).arg(&disk));
+        }
+        let said = State::load(&Location::state_of(&base.path().join("phone.img")));
+        let said = said.unwrap_err().to_string();
+        assert!(said.contains("start one without --resume"), "{said}");
+        let (place, state) = run::scenarios(&location, &settings(1), &apps()).unwrap();
+        place.close().unwrap();
+        assert!(
+            !new.exists() && base.path().join("phone.img").is_file(),
+            "step {step}"
+        );
+        assert_eq!(names(&disk).len(), 0, "step {step}: nothing stays mounted");
+        // Killed between its state and the name of its image.
+        fs::rename(base.path().join("phone.img"), &new).unwrap();
+        OpenedLocation::open(&state.location)
+            .unwrap()
+            .close()
+            .unwrap();
+        assert!(base.path().join("phone.img").is_file(), "step {step}");
+    }
+    let base = scratch();
+    let location = image(&base, Filesystem::Ext4, Through::Plain);
+    let beside = base.path().join("phone.img.age");
+    fs::create_dir(&beside).unwrap();
+    fs::write(beside.join("mine"), "mine").unwrap();
+    fs::write(beside.join("image"), "mine, too").unwrap();
+    let result = run::scenarios(&location, &settings(1), &apps());
+    refused(result, "is there already");
+    assert_eq!(names(&beside).len(), 2, "nothing of another's goes");
+}
+
+/// The same of a directory, in which a probe and the beginning of a state can be left.
+#[test]
+fn a_directory_whose_run_was_killed_before_it_had_a_state_is_aged() {
+    let Some(disk) = Disk::new("ext4", 384 << 20) else {
+        return;
+    };
+    let here = directory(disk.path());
+    fs::write(disk.path().join(".mobifs-age-probe"), [1; 4096]).unwrap();
+    fs::write(disk.path().join("mobifs-age.json.new"), "{").unwrap();
+    let (place, _state) = run::scenarios(&here, &settings(1), &apps()).unwrap();
+    place.close().unwrap();
+    let mut left = names(&disk.path());
+    left.sort();
+    assert_eq!(left, ["lost+found", "mobifs-age.json"]);
 }
 
 fn names(directory: &Path) -> Vec<std::ffi::OsString> {

@@ -1,10 +1,11 @@
 //! `mobifs frag age`
 
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use mobifs_ageing::fill::{Ageing, Procedure, Progress, Utilisation};
@@ -15,7 +16,7 @@ use mobifs_ageing::{
 };
 use mobifs_host::{mount_around, mounts};
 use mobifs_volume::parse_size;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::failure::{Code, Failure, put};
@@ -167,14 +168,14 @@ pub(super) fn run(arguments: &AgeArguments) -> Result<(), Failure> {
             )
         })?;
     }
-    let stop = watch_signals()?;
+    let stop = watch_signals(arguments.inside)?;
     let (place, mut state) = if arguments.resume {
         resume(arguments)?
     } else {
         begin(arguments)?
     };
     if state.location.through == Through::Native && !arguments.inside {
-        return run_inside(arguments, place);
+        return run_inside(arguments, place, &stop);
     }
     let progress = Progression::new();
     let done = run::go_on(&place, &mut state, &stop, &mut |event| progress.show(event));
@@ -192,14 +193,21 @@ pub(super) fn run(arguments: &AgeArguments) -> Result<(), Failure> {
     closed.map_err(|error| failure(error, arguments))
 }
 
-/// The first signal ends the run at its next step, the second at once.
-fn watch_signals() -> Result<Arc<AtomicBool>, Failure> {
+/// The first signal ends the run at its next step, the second at once. Under another process, which gets the
+/// signals, too, and hands the first one on, the number does not count.
+fn watch_signals(is_inside: bool) -> Result<Arc<AtomicBool>, Failure> {
     const BY_SIGNAL: i32 = 130;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // The order counts: the second signal finds what the first one has set.
-        signal_hook::flag::register_conditional_shutdown(signal, BY_SIGNAL, Arc::clone(&stop))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+        let second = if is_inside {
+            Ok(())
+        } else {
+            let stop = Arc::clone(&stop);
+            signal_hook::flag::register_conditional_shutdown(signal, BY_SIGNAL, stop).map(drop)
+        };
+        second
+            .and_then(|()| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .map_err(|error| {
                 Failure::new(Code::Failed, format!("cannot watch for signals: {error}"))
             })?;
@@ -276,8 +284,10 @@ fn location(arguments: &AgeArguments) -> Result<Location, Failure> {
     Ok(Location { place, through })
 }
 
+/// An absolute path, without symbolic links and `..` where it is there: the table of mounts has no others.
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {
-    std::path::absolute(path).map_err(|error| usage(format!("{}: {error}", path.display())))
+    let found = path.canonicalize().or_else(|_| std::path::absolute(path));
+    found.map_err(|error| usage(format!("{}: {error}", path.display())))
 }
 
 fn settings(arguments: &AgeArguments, location: &Location) -> Result<Settings, Failure> {
@@ -365,7 +375,11 @@ fn resume(arguments: &AgeArguments) -> Result<(OpenedLocation, State), Failure> 
 }
 
 /// Has another process do the work under `mobifs run`, which skips its calls for durability.
-fn run_inside(arguments: &AgeArguments, place: OpenedLocation) -> Result<(), Failure> {
+fn run_inside(
+    arguments: &AgeArguments,
+    place: OpenedLocation,
+    stop: &AtomicBool,
+) -> Result<(), Failure> {
     let failed = |error| failure(error, arguments);
     let own = std::env::current_exe().map_err(|error| {
         Failure::new(Code::Failed, format!("cannot find this program: {error}"))
@@ -378,10 +392,11 @@ fn run_inside(arguments: &AgeArguments, place: OpenedLocation) -> Result<(), Fai
     if arguments.json {
         command.arg("--json");
     }
-    let status = command.status();
+    let status = command.spawn().and_then(|child| to_its_end(child, stop));
     place.close().map_err(failed)?;
     match status {
         Ok(status) if status.success() => Ok(()),
+        Ok(_) if stop.load(Ordering::Relaxed) => Err(failed(AgeError::Cancelled)),
         // It has said why.
         Ok(status) => Err(Failure::new(
             Code::Failed,
@@ -394,6 +409,23 @@ fn run_inside(arguments: &AgeArguments, place: OpenedLocation) -> Result<(), Fai
             let message = format!("cannot run {}: {error}", mobifs.display());
             Err(Failure::new(Code::Failed, message))
         }
+    }
+}
+
+/// Waits for the worker, which becomes the program by `exec` and so keeps its number. It gets the signal that this
+/// process has got.
+fn to_its_end(mut child: Child, stop: &AtomicBool) -> io::Result<ExitStatus> {
+    const PAUSE: Duration = Duration::from_millis(50);
+    let mut is_told = false;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if stop.load(Ordering::Relaxed) && !is_told {
+            rustix::process::kill_process(Pid::from_child(&child), Signal::TERM)?;
+            is_told = true;
+        }
+        std::thread::sleep(PAUSE);
     }
 }
 
@@ -410,6 +442,10 @@ fn failure(error: AgeError, arguments: &AgeArguments) -> Failure {
     };
     if !matches!(error, AgeError::Cancelled) {
         return Failure::new(code, error.to_string());
+    }
+    if arguments.inside {
+        // How to go on is said by the process that has mounted the image.
+        return Failure::new(code, "the work under `mobifs run` has stopped");
     }
     let message = format!("stopped; continue with: {}", resumption(arguments));
     Failure::new(code, message)

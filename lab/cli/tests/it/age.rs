@@ -84,6 +84,13 @@ impl Phone {
         self.command(words).output().unwrap()
     }
 
+    fn assert_nothing_is_mounted(&self) {
+        let beside = self.base.path().join("phone.img.age");
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let beside = beside.canonicalize().unwrap();
+        assert!(!table.contains(beside.to_str().unwrap()), "{table}");
+    }
+
     /// The checksums of a run through this.
     pub(crate) fn aged(&self, through: &str) -> Vec<String> {
         let output = self.run(&[&SMALL[..], &["--through", through]].concat());
@@ -192,8 +199,60 @@ fn killed(through: &str, kill_after_ms: u64) -> Vec<String> {
     checksums(&output)
 }
 
+/// Whatever it was at: neither a new run nor `--resume` was possible when there was no state yet.
+#[test]
+fn a_run_that_is_killed_as_it_begins_is_started_again_or_resumed() {
+    if Phone::new().is_none() {
+        return;
+    }
+    let through: &[&str] = if has_mobifs() {
+        &["plain", "mount", "native"]
+    } else {
+        &["plain"]
+    };
+    for through in through {
+        for kill_after_ms in [10, 50, 150, 400] {
+            let phone = Phone::new().unwrap();
+            let words = [&SMALL[..], &["--through", through]].concat();
+            let mut child = phone.command(&words).spawn().unwrap();
+            std::thread::sleep(Duration::from_millis(kill_after_ms));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            let has_state = phone.base.path().join("phone.img.age/state.json").exists();
+            // What it has started may take longer on a busy machine than a run waits for it.
+            let start = Instant::now();
+            let output = loop {
+                let output = if has_state {
+                    phone.run(&["--resume"])
+                } else {
+                    phone.run(&words)
+                };
+                let is_in_use = output.status.code() == Some(3) && start.elapsed() < PATIENCE;
+                if !is_in_use {
+                    break output;
+                }
+            };
+            let errors = errors(&output);
+            assert!(
+                output.status.success(),
+                "{through}, {kill_after_ms} ms: {errors}"
+            );
+            assert_eq!(checksums(&output).len(), 3);
+            phone.assert_nothing_is_mounted();
+        }
+    }
+}
+
+/// Neither did `--through native`, whose work is another process's.
 #[test]
 fn a_signal_ends_a_run_with_the_words_that_resume_it() {
+    signalled("plain");
+    if has_mobifs() {
+        signalled("native");
+    }
+}
+
+fn signalled(through: &str) {
     let Some(phone) = Phone::new() else { return };
     // Long enough for the signal to come before the end.
     let long = [&SMALL[..], &["--minutes-per-day", "90"]].concat();
@@ -203,16 +262,47 @@ fn a_signal_ends_a_run_with_the_words_that_resume_it() {
         .filter(|&(at, _)| !(6..8).contains(&at))
         .map(|(_, word)| *word)
         .collect();
+    let long = [&long[..], &["--through", through]].concat();
     let child = phone.command(&long).spawn().unwrap();
     wait_for_state(&phone);
+    // Its worker is there.
+    std::thread::sleep(Duration::from_millis(500));
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
     let said = errors(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("frag age --resume --image"), "{said}");
-    let disk = phone.base.path().join("phone.img.age/disk");
-    assert_eq!(fs::read_dir(disk).unwrap().count(), 0, "it is unmounted");
+    let times = said.matches("frag age --resume --image").count();
+    assert_eq!(times, 1, "{through}: {said}");
+    phone.assert_nothing_is_mounted();
+}
+
+/// A mount point of its own was taken for a directory of the filesystem around it, and a link to one as well.
+#[test]
+fn a_mount_point_is_known_by_any_path() {
+    let Some(phone) = Phone::new() else { return };
+    let base = phone.base.path();
+    fs::create_dir(base.join("beside")).unwrap();
+    std::os::unix::fs::symlink("at", base.join("link")).unwrap();
+    let mut mount = Command::new("mount");
+    succeed(
+        mount
+            .args(["-o", "loop"])
+            .arg(base.join("try"))
+            .arg(base.join("at")),
+    );
+    for path in ["beside/../at", "link", "link/../at/."] {
+        fs::write(base.join("at/mine"), "").unwrap();
+        let mut command = Command::new(PROGRAM);
+        let output = command
+            .args(["frag", "age"])
+            .arg(base.join(path))
+            .output()
+            .unwrap();
+        let said = errors(&output);
+        assert!(said.contains("is not empty"), "{path}: {said}");
+    }
+    succeed(Command::new("umount").arg(base.join("at")));
 }
 
 fn wait_for_state(phone: &Phone) {
@@ -252,6 +342,11 @@ fn a_directory_is_filled_and_a_full_one_is_refused() {
     refused(&["--seed", "x", path], 2, "--seed");
     refused(&["--yes", "--seed", "9007199254740992", path], 2, "--seed");
     refused(&["--yes", "--full", "101", path], 2, "0 to 100 %");
+    refused(
+        &["--yes", "--full", "60", path],
+        2,
+        "--start-full is 70 %, and must be less than --full",
+    );
     refused(&["--through", "mount", "--yes", path], 2, "--image");
     refused(
         &["--yes", "--profile", "/nonexistent", path],
