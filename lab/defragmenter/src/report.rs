@@ -6,8 +6,6 @@ use std::fmt::Write as _;
 use mobifs_fragmentation::{counted, number, size};
 use serde::Serialize;
 
-use crate::scan::Tree;
-
 /// Version of the document.
 pub const SCHEMA: u32 = 1;
 
@@ -26,26 +24,65 @@ pub struct State {
     pub extents: u64,
 }
 
-impl State {
-    pub(crate) fn of(tree: &Tree) -> Self {
-        let mut state = Self::default();
-        let (mut sum, mut sum_of_fragmented) = (0.0, 0.0);
-        for file in &tree.files {
-            let Some(dof) = file.shape.dof() else {
-                continue;
-            };
-            state.files += 1;
-            state.extents += file.shape.extents;
-            sum += dof;
-            if dof > 1.0 {
-                state.fragmented_files += 1;
-                sum_of_fragmented += dof;
-            }
+/// Counts from which a [`State`] is made; the same in whatever order files come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sums {
+    files: u64,
+    fragmented_files: u64,
+    extents: u64,
+    /// Degrees, in parts of 2³².
+    degrees: u128,
+    degrees_of_fragmented: u128,
+}
+
+impl Sums {
+    fn one(extents: u64, least: u64) -> Self {
+        // A file of holes has no degree.
+        if extents == 0 {
+            return Self::default();
         }
-        let mean = |sum: f64, of: u64| (of > 0).then(|| sum / of as f64);
-        state.mean_dof = mean(sum, state.files);
-        state.mean_dof_of_fragmented = mean(sum_of_fragmented, state.fragmented_files);
-        state
+        let degree = (u128::from(extents) << 32) / u128::from(least.max(1));
+        let is_fragmented = extents > least;
+        Self {
+            files: 1,
+            fragmented_files: u64::from(is_fragmented),
+            extents,
+            degrees: degree,
+            degrees_of_fragmented: if is_fragmented { degree } else { 0 },
+        }
+    }
+
+    /// A file with so many extents, of so many at least.
+    pub(crate) fn add(&mut self, extents: u64, least: u64) {
+        let one = Self::one(extents, least);
+        self.files += one.files;
+        self.fragmented_files += one.fragmented_files;
+        self.extents += one.extents;
+        self.degrees += one.degrees;
+        self.degrees_of_fragmented += one.degrees_of_fragmented;
+    }
+
+    /// A file that was added has fewer extents.
+    pub(crate) fn change(&mut self, from: u64, to: u64, least: u64) {
+        let one = Self::one(from, least);
+        self.files -= one.files;
+        self.fragmented_files -= one.fragmented_files;
+        self.extents -= one.extents;
+        self.degrees -= one.degrees;
+        self.degrees_of_fragmented -= one.degrees_of_fragmented;
+        self.add(to, least);
+    }
+
+    pub(crate) fn state(&self) -> State {
+        let mean =
+            |sum: u128, of: u64| (of > 0).then(|| sum as f64 / f64::from(2).powi(32) / of as f64);
+        State {
+            files: self.files,
+            fragmented_files: self.fragmented_files,
+            mean_dof: mean(self.degrees, self.files),
+            mean_dof_of_fragmented: mean(self.degrees_of_fragmented, self.fragmented_files),
+            extents: self.extents,
+        }
     }
 }
 
@@ -190,4 +227,33 @@ fn write(text: &mut String, report: &Report) -> std::fmt::Result {
         writeln!(text, "left alone: {count} {reason}")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_do_not_depend_on_the_order_and_changes_are_exact() {
+        let files = [(7, 3), (1, 1), (20, 1), (0, 1), (2, 2), (11, 7)];
+        let mut there = Sums::default();
+        files
+            .iter()
+            .for_each(|&(extents, least)| there.add(extents, least));
+        let mut back = Sums::default();
+        files
+            .iter()
+            .rev()
+            .for_each(|&(extents, least)| back.add(extents, least));
+        assert_eq!(there.state(), back.state());
+        there.change(20, 1, 1);
+        there.change(7, 3, 3);
+        there.change(11, 7, 7);
+        let state = there.state();
+        assert_eq!((state.files, state.fragmented_files), (5, 0));
+        assert_eq!(
+            (state.mean_dof, state.mean_dof_of_fragmented),
+            (Some(1.0), None)
+        );
+    }
 }

@@ -6,7 +6,10 @@ use std::time::Instant;
 
 use mobifs_fragmentation::{free_extents_of, is_network};
 use mobifs_host::{MountEntry, absolute_without_touching, mount_around, mounts};
-use rustix::fs::{CWD, FileType, Mode as FileMode, OFlags, fstatvfs, openat, statat, syncfs};
+use rustix::fs::{
+    Access, AtFlags, CWD, FileType, Mode as FileMode, OFlags, accessat, fstatvfs, openat, statat,
+    syncfs,
+};
 use rustix::io::Errno;
 
 use crate::device::Device;
@@ -18,9 +21,9 @@ use crate::mover::Mover;
 use crate::options::{Mode, Options};
 use crate::pace::{Next, Pace, Watch};
 use crate::place::Place;
-use crate::plan::{FileLayout, Limits, Planner, Reason, Step};
-use crate::report::{Report, SCHEMA, State, Stopped};
-use crate::scan::{Found, Looks, Tree, scan};
+use crate::plan::{Limits, Planner, Reason, Step};
+use crate::report::{Report, SCHEMA, Stopped};
+use crate::scan::{Found, Keep, Looks, Tree, scan};
 use crate::space::Space;
 
 /// Making room may move so many times what then fits in. By remapping the content costs next to
@@ -64,22 +67,18 @@ pub fn defragment(
         (Mode::Remap, Err(why)) => return Err(DefragError::NoDevice(why)),
         (_, device) => device.ok(),
     };
-    let mut tree = scan(paths, looks)?;
-    mark_hot(&mut tree, options);
-    let before = State::of(&tree);
-    let wanted = |tree: &Tree| {
-        tree.files
-            .iter()
-            .filter(|file| file.layout.is_wanted && file.layout.may_move)
-            .count()
-    };
+    let tree = look(paths, options, looks)?;
+    let before = tree.sums.state();
+    let wanted = tree.files.iter().filter(|file| file.layout.is_wanted);
+    let wanted_files = wanted.count() as u64;
+    let mut tree = tree;
     let mut report = Report {
         schema: SCHEMA,
         filesystem: place.filesystem.clone(),
         mode: options.mode.name(),
         before,
         after: before,
-        wanted_files: wanted(&tree) as u64,
+        wanted_files,
         moves: 0,
         joined_bytes: 0,
         room_bytes: 0,
@@ -99,14 +98,15 @@ pub fn defragment(
         report: &mut report,
     };
     if options.mode == Mode::DryRun {
-        work.plan_only(&tree)?;
+        work.plan_only(&mut tree)?;
     } else {
         let mut pace = Pace::new(options, device.as_ref(), is_cancelled);
         work.carry_out(&mut tree, &mut pace)?;
         report.stopped = pace.stopped();
-        let after = scan(paths, looks)?;
-        report.worse_files = worse_files(&tree, &after);
-        report.after = State::of(&after);
+        let extents = tree.files.iter().map(|file| (file.inode, file.extents));
+        let after = scan(paths, looks, Keep::Wanted, extents.collect())?;
+        report.worse_files = after.worse_files;
+        report.after = after.sums.state();
         report.device = device.as_ref().map(Device::since).transpose()?;
     }
     let fewer = before.extents as f64 - report.after.extents as f64;
@@ -118,15 +118,17 @@ pub fn defragment(
     Ok(report)
 }
 
-/// How many of the files have more extents now.
-fn worse_files(before: &Tree, after: &Tree) -> u64 {
-    let extents = |file: &Found| (file.inode, file.shape.extents);
-    let now: HashMap<u64, u64> = after.files.iter().map(extents).collect();
-    let is_worse = |file: &&Found| {
-        now.get(&file.inode)
-            .is_some_and(|&n| n > file.shape.extents)
-    };
-    before.files.iter().filter(is_worse).count() as u64
+/// The files that may move. Where none is wanted nothing has to make room, and the others are only counted: there may
+/// be very many.
+fn look(paths: &[PathBuf], options: &Options, looks: Looks<'_>) -> Result<Tree, DefragError> {
+    let mut tree = scan(paths, looks, Keep::Wanted, HashMap::new())?;
+    mark_hot(&mut tree, options);
+    let is_any = tree.files.iter().any(|file| file.layout.is_wanted);
+    if looks.filesystem == "ext4" && (is_any || options.free_run_bytes.is_some()) {
+        tree = scan(paths, looks, Keep::Movable, HashMap::new())?;
+        mark_hot(&mut tree, options);
+    }
+    Ok(tree)
 }
 
 /// The filesystem of all paths.
@@ -232,11 +234,16 @@ fn mark_hot(tree: &mut Tree, options: &Options) {
     let absolute = |path: PathBuf| path.canonicalize().unwrap_or(path);
     let tops = tree.tops.iter().map(|(path, _)| absolute(path.clone()));
     let tops: Vec<PathBuf> = tops.collect();
-    let paths: Vec<PathBuf> = tree.files.iter().map(|file| tree.path(file)).collect();
-    for (file, path) in tree.files.iter_mut().zip(paths) {
-        let top = tops.get(file.top).map_or(Path::new("/"), PathBuf::as_path);
-        file.layout.hot = hot.of(&absolute(path), top).map(<[_]>::to_vec);
-        file.layout.is_wanted &= file.layout.hot.is_some();
+    for number in 0..tree.files.len() {
+        let wanted = tree.files.get(number).filter(|file| file.layout.is_wanted);
+        let Some(path) = wanted.map(|file| tree.path(file)) else {
+            continue;
+        };
+        if let Some(file) = tree.files.get_mut(number) {
+            let top = tops.get(file.top).map_or(Path::new("/"), PathBuf::as_path);
+            file.layout.hot = hot.of(&absolute(path), top).map(<[_]>::to_vec);
+            file.layout.is_wanted = file.layout.hot.is_some();
+        }
     }
 }
 
@@ -260,8 +267,19 @@ impl Work<'_> {
         }
     }
 
-    fn planner(&self, tree: &Tree, free: Space) -> Planner {
-        let layouts: Vec<FileLayout> = tree.files.iter().map(|file| file.layout.clone()).collect();
+    /// What all rows have that are to be joined.
+    fn wanted_bytes(&self, tree: &Tree) -> u64 {
+        let wanted = tree.files.iter().filter(|file| file.layout.is_wanted);
+        let layouts = wanted.map(|file| file.layout.clone()).collect();
+        Planner::new(layouts, Space::default(), self.limits()).bytes_of_groups()
+    }
+
+    /// The planner has the layouts from then on, the tree no more.
+    fn planner(&self, tree: &mut Tree, free: Space) -> Planner {
+        let layouts = tree.files.iter_mut();
+        let layouts = layouts
+            .map(|file| std::mem::take(&mut file.layout))
+            .collect();
         let mut planner = Planner::new(layouts, free, self.limits());
         if let Some(length) = self.options.free_run_bytes {
             planner.make_run(length.next_multiple_of(self.place.block_bytes));
@@ -278,9 +296,16 @@ impl Work<'_> {
     }
 
     /// Says what would be done with the room that is free now.
-    fn plan_only(&mut self, tree: &Tree) -> Result<(), DefragError> {
+    fn plan_only(&mut self, tree: &mut Tree) -> Result<(), DefragError> {
         let directory = &self.place.directory;
-        let at = |error: std::io::Error| DefragError::at(directory, error);
+        let is_wanted = tree.files.iter().any(|file| file.layout.is_wanted);
+        // Files without a name would be made there.
+        if is_wanted && self.place.filesystem != "f2fs" {
+            let access = accessat(CWD, directory, Access::WRITE_OK, AtFlags::EACCESS);
+            if let Err(errno @ (Errno::ACCESS | Errno::PERM)) = access {
+                return Err(DefragError::at(directory, errno));
+            }
+        }
         let opened = openat(
             CWD,
             directory,
@@ -288,54 +313,40 @@ impl Work<'_> {
             FileMode::empty(),
         );
         let opened = opened.map_err(|errno| DefragError::at(directory, errno))?;
-        let mut planned = tree.files.clone();
-        match free_extents_of(&opened).map_err(at)? {
-            Some(extents) if self.place.filesystem == "ext4" => {
-                let mut free = Space::default();
-                extents
-                    .iter()
-                    .for_each(|&(start, length)| free.add(start, length));
-                let mut planner = self.planner(tree, free);
-                while let Some(step) = planner.next_step() {
-                    if let Step::Move(step) = step {
-                        self.count(step.bytes(), step.reason);
-                    }
-                }
-                let saved = |file: usize| {
-                    let before = tree.files.get(file)?.layout.pieces.len();
-                    let after = planner.files().get(file)?.pieces.len();
-                    Some(before.saturating_sub(after) as u64)
-                };
-                for (number, file) in planned.iter_mut().enumerate() {
-                    let fewer = saved(number).unwrap_or(0);
-                    file.shape.extents = file
-                        .shape
-                        .extents
-                        .saturating_sub(fewer)
-                        .max(file.shape.least);
+        let free = free_extents_of(&opened).map_err(|error| DefragError::at(directory, error))?;
+        let mut sums = tree.sums;
+        let mut fewer = |file: &Found, fewer: usize| {
+            let extents = file.extents.saturating_sub(fewer as u64).max(file.least);
+            sums.change(file.extents, extents, file.least);
+        };
+        if let Some(extents) = free.filter(|_| self.place.filesystem == "ext4") {
+            let mut free = Space::default();
+            let ranges = extents.iter();
+            ranges.for_each(|&(start, length)| free.add(start, length));
+            let pieces = tree.files.iter().map(|file| file.layout.pieces.len());
+            let pieces: Vec<usize> = pieces.collect();
+            let mut planner = self.planner(tree, free);
+            while let Some(step) = planner.next_step() {
+                if let Step::Move(step) = step {
+                    self.count(step.bytes(), step.reason);
                 }
             }
+            let after = planner.files().iter().map(|layout| layout.pieces.len());
+            for (file, (before, after)) in tree.files.iter().zip(pieces.into_iter().zip(after)) {
+                fewer(file, before.saturating_sub(after));
+            }
+        } else {
             // The filesystem chooses the places itself: each group becomes one piece at best.
-            _ => {
-                for (file, groups) in self.planner(tree, Space::default()).groups(u64::MAX) {
-                    for (_, bytes, pieces) in groups {
-                        self.count(bytes, Reason::Join);
-                        if let Some(file) = planned.get_mut(file) {
-                            file.shape.extents = file
-                                .shape
-                                .extents
-                                .saturating_sub(pieces as u64 - 1)
-                                .max(file.shape.least);
-                        }
-                    }
+            let groups = self.planner(tree, Space::default()).groups(u64::MAX);
+            for (number, groups) in groups {
+                let bytes = groups.iter().map(|&(_, bytes, _)| bytes);
+                bytes.for_each(|bytes| self.count(bytes, Reason::Join));
+                if let Some(file) = tree.files.get(number) {
+                    fewer(file, groups.iter().map(|&(_, _, pieces)| pieces - 1).sum());
                 }
             }
         }
-        let tree = Tree {
-            files: planned,
-            ..Tree::default()
-        };
-        self.report.after = State::of(&tree);
+        self.report.after = sums.state();
         Ok(())
     }
 
@@ -353,7 +364,7 @@ impl Work<'_> {
 
     /// Moves what the plan says, by a pool of free room.
     fn on_ext4(&mut self, tree: &mut Tree, pace: &mut Pace<'_>) -> Result<(), DefragError> {
-        let wanted = self.planner(tree, Space::default()).bytes_of_groups();
+        let wanted = self.wanted_bytes(tree);
         if wanted == 0 && self.options.free_run_bytes.is_none() {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! Finds the files below the paths, and where they lie.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,15 +8,17 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use mobifs_fragmentation::{
-    Benefit, FileShape, Model, Pieces, extent_bytes_max, extents_of, is_rollback_journal,
+    Benefit, Model, Pieces, extent_bytes_max, extents_of, is_rollback_journal,
 };
 use rustix::fs::{
-    CWD, Dir, FileType, IFlags, Mode, OFlags, ResolveFlags, fstat, ioctl_getflags, openat, openat2,
+    Access, AtFlags, CWD, Dir, FileType, IFlags, Mode, OFlags, ResolveFlags, accessat, fstat,
+    ioctl_getflags, openat, openat2,
 };
 use rustix::io::Errno;
 
 use crate::error::DefragError;
 use crate::plan::{FileLayout, Piece, joined};
+use crate::report::Sums;
 
 /// A file, and where it lies.
 #[derive(Clone, Debug)]
@@ -26,18 +28,33 @@ pub(crate) struct Found {
     /// Its path from there; empty: it was given itself.
     pub(crate) path: PathBuf,
     pub(crate) inode: u64,
-    pub(crate) shape: FileShape,
+    pub(crate) extents: u64,
+    /// The least that it could have.
+    pub(crate) least: u64,
     pub(crate) layout: FileLayout,
     /// Physical ranges that were allocated and never written.
     pub(crate) unwritten: Vec<Piece>,
     pub(crate) is_shared: bool,
 }
 
-/// All files.
+/// Which files are kept; all are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// Those that are wanted and may move.
+    Wanted,
+    /// All that may move, to make room.
+    Movable,
+}
+
+/// The files that are kept, and counts of all.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     pub(crate) tops: Vec<(PathBuf, OwnedFd)>,
     pub(crate) files: Vec<Found>,
+    pub(crate) sums: Sums,
+    /// Extents that files had before, by inode, and how many have more now.
+    pub(crate) extents_before: HashMap<u64, u64>,
+    pub(crate) worse_files: u64,
     /// What is left alone, by reason.
     pub(crate) left_out: BTreeMap<&'static str, u64>,
 }
@@ -54,6 +71,8 @@ pub(crate) struct Looks<'a> {
     pub(crate) unshares: bool,
 }
 
+pub(crate) const ROOT_ONLY: &str = "files that only root may move without changing their times";
+
 const RESOLVE: ResolveFlags = ResolveFlags::NO_SYMLINKS
     .union(ResolveFlags::NO_XDEV)
     .union(ResolveFlags::BENEATH);
@@ -62,8 +81,16 @@ const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
 
-pub(crate) fn scan(paths: &[PathBuf], looks: Looks<'_>) -> Result<Tree, DefragError> {
-    let mut tree = Tree::default();
+pub(crate) fn scan(
+    paths: &[PathBuf],
+    looks: Looks<'_>,
+    keep: Keep,
+    extents_before: HashMap<u64, u64>,
+) -> Result<Tree, DefragError> {
+    let mut tree = Tree {
+        extents_before,
+        ..Tree::default()
+    };
     let mut known = HashSet::new();
     for path in paths {
         let opened =
@@ -72,9 +99,9 @@ pub(crate) fn scan(paths: &[PathBuf], looks: Looks<'_>) -> Result<Tree, DefragEr
         let top = tree.tops.len();
         tree.tops.push((path.clone(), opened));
         if FileType::from_raw_mode(about.st_mode) == FileType::Directory {
-            tree.walk(top, looks, &mut known);
+            tree.walk(top, (looks, keep), &mut known);
         } else {
-            tree.file(top, Path::new(""), looks, &mut known);
+            tree.file(top, Path::new(""), (looks, keep), &mut known);
         }
     }
     Ok(tree)
@@ -85,7 +112,7 @@ impl Tree {
         *self.left_out.entry(reason).or_default() += 1;
     }
 
-    fn walk(&mut self, top: usize, looks: Looks<'_>, known: &mut HashSet<u64>) {
+    fn walk(&mut self, top: usize, how: (Looks<'_>, Keep), known: &mut HashSet<u64>) {
         let mut directories = vec![PathBuf::new()];
         while let Some(directory) = directories.pop() {
             let Ok(entries) = self.entries(top, &directory) else {
@@ -96,7 +123,7 @@ impl Tree {
                 let path = directory.join(name);
                 match kind {
                     FileType::Directory => directories.push(path),
-                    FileType::RegularFile => self.file(top, &path, looks, known),
+                    FileType::RegularFile => self.file(top, &path, how, known),
                     _ => {}
                 }
             }
@@ -154,9 +181,26 @@ impl Tree {
         }
     }
 
-    fn file(&mut self, top: usize, path: &Path, looks: Looks<'_>, known: &mut HashSet<u64>) {
+    fn file(
+        &mut self,
+        top: usize,
+        path: &Path,
+        (looks, keep): (Looks<'_>, Keep),
+        known: &mut HashSet<u64>,
+    ) {
         match self.look(top, path, looks, known) {
-            Ok(Some(found)) => self.files.push(found),
+            Ok(Some(mut found)) => {
+                self.sums.add(found.extents, found.least);
+                let was = self.extents_before.get(&found.inode);
+                self.worse_files += u64::from(was.is_some_and(|&was| found.extents > was));
+                let layout = &mut found.layout;
+                if layout.may_move && (layout.is_wanted || keep == Keep::Movable) {
+                    // Nothing else looks at it, and there may be many.
+                    found.unwritten = Vec::new();
+                    layout.pieces.shrink_to_fit();
+                    self.files.push(found);
+                }
+            }
             Ok(None) => {}
             Err(Errno::NOENT | Errno::LOOP) => self.leave_out("files that vanished"),
             Err(Errno::ACCESS | Errno::PERM) => self.leave_out("files that this user may not read"),
@@ -175,7 +219,11 @@ impl Tree {
         let file = self.open(top, path, READ)?;
         let about = fstat(&file)?;
         let (inode, size) = (about.st_ino, u64::try_from(about.st_size).unwrap_or(0));
-        if size == 0 || !known.insert(inode) {
+        if size == 0 {
+            return Ok(None);
+        }
+        // Only a file of several names, or below several paths, is met twice.
+        if (about.st_nlink > 1 || self.tops.len() > 1) && !known.insert(inode) {
             return Ok(None);
         }
         let Some(mut found) = look_at(&file, size, looks)? else {
@@ -214,7 +262,23 @@ impl Tree {
         if flags.intersects(IFlags::IMMUTABLE | IFlags::APPEND) {
             return Some("immutable and append-only files");
         }
-        None
+        if rustix::process::geteuid().is_root() {
+            return None;
+        }
+        if looks.filesystem == "xfs" {
+            return Some(ROOT_ONLY);
+        }
+        let may_not = matches!(self.may_write(found), Err(Errno::ACCESS | Errno::PERM));
+        may_not.then_some("files that this user may not write")
+    }
+
+    fn may_write(&self, file: &Found) -> Result<(), Errno> {
+        let (given, opened) = self.tops.get(file.top).ok_or(Errno::NOENT)?;
+        if file.path.as_os_str().is_empty() {
+            accessat(CWD, given, Access::WRITE_OK, AtFlags::EACCESS)
+        } else {
+            accessat(opened, &file.path, Access::WRITE_OK, AtFlags::EACCESS)
+        }
     }
 }
 
@@ -264,9 +328,47 @@ pub(crate) fn look_at(
         top: 0,
         path: PathBuf::new(),
         inode: 0,
-        shape,
+        extents: shape.extents,
+        least: shape.least,
         layout,
         unwritten,
         is_shared,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_in_one_piece_are_counted_and_kept_only_to_make_room() {
+        const FILES: u64 = 50;
+        let base = tempfile::tempdir_in("/var/tmp").unwrap();
+        for number in 0..FILES {
+            let path = base.path().join(number.to_string());
+            std::fs::write(&path, [7; 4096]).unwrap();
+            std::fs::File::open(&path).unwrap().sync_all().unwrap();
+        }
+        let looks = Looks {
+            filesystem: "ext4",
+            block_bytes: 4096,
+            model: Model::default(),
+            takes_all: true,
+            unshares: true,
+        };
+        let found = |keep| scan(&[base.path().into()], looks, keep, HashMap::new()).unwrap();
+        let counted = found(Keep::Wanted);
+        let why = (counted.sums.state().files < FILES).then_some("no extents in /var/tmp");
+        if !mobifs_skip::can(why) {
+            return;
+        }
+        assert_eq!(counted.sums.state().files, FILES);
+        assert!(counted.files.is_empty());
+        let movable = found(Keep::Movable);
+        assert_eq!(movable.files.len() as u64, FILES);
+        assert_eq!(movable.sums.state(), counted.sums.state());
+        let is_small =
+            |file: &Found| file.unwritten.capacity() == 0 && file.layout.pieces.capacity() == 1;
+        assert!(movable.files.iter().all(is_small));
+    }
 }

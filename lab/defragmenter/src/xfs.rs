@@ -21,7 +21,7 @@ use crate::ioctls::{XfsCommit, xfs_open_without_times, xfs_swap_extents};
 use crate::moved::Moved;
 use crate::place::Place;
 use crate::plan::{Piece, clipped};
-use crate::scan::{Found, Looks, look_at};
+use crate::scan::{Found, Looks, ROOT_ONLY, look_at};
 
 /// A file is younger than this in seconds: it may be written right now.
 const YOUNG_S: i64 = 1;
@@ -29,7 +29,6 @@ const YOUNG_S: i64 = 1;
 const WHOLE_FACTOR: u64 = 4;
 
 const YOUNG: &str = "files that changed within the last second";
-const ROOT_ONLY: &str = "files that only root may move without changing their times";
 const ALL_OR_NOTHING: &str = "files of which this XFS moves all or nothing (mkfs.xfs -i exchange=1 makes one that moves parts)";
 const BEYOND_END: &str = "files with room after their end, which would be lost";
 

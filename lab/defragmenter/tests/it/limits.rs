@@ -244,9 +244,49 @@ fn a_full_xfs_is_refused_in_a_sentence() {
         rustix::fs::sync();
     }
     drop(filler);
-    let result = defragment(&[disk.path()], &options(), &|| false);
-    if let Err(error) = result {
-        assert!(matches!(error, DefragError::NoRoom { .. }), "{error}");
-    }
+    let error = defragment(&[disk.path()], &options(), &|| false).unwrap_err();
+    assert!(matches!(error, DefragError::NoRoom { .. }), "{error}");
     disk.unmount();
+}
+
+/// What a user may not write would be refused by copying: it is promised by no dry run.
+#[test]
+fn a_dry_run_promises_a_user_only_what_copying_does() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let Some(mut disk) = Disk::plain("ext4", 64, EXT4) else {
+        return;
+    };
+    in_pieces(&disk, &["a", "b"], 20);
+    let mode = |path: &std::path::Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(disk.base.path(), 0o755);
+    let as_user = |mode| {
+        let path = disk.path();
+        let run = move || {
+            let user = rustix::thread::Uid::from_raw(65534);
+            // Of this thread only.
+            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+            let options = Options { mode, ..options() };
+            defragment(&[path], &options, &|| false)
+        };
+        std::thread::spawn(run).join().unwrap()
+    };
+    for how in [Mode::DryRun, Mode::Copy] {
+        let report = as_user(how).unwrap();
+        let may_not = report
+            .left_out
+            .iter()
+            .find(|(why, _)| why.contains("may not write"));
+        assert_eq!(may_not.map(|(_, &count)| count), Some(2), "{report:?}");
+        assert_eq!((report.moves, report.wanted_files), (0, 0), "{report:?}");
+    }
+    ["a", "b"]
+        .iter()
+        .for_each(|name| mode(&disk.path().join(name), 0o666));
+    for how in [Mode::DryRun, Mode::Copy] {
+        let error = as_user(how).unwrap_err();
+        assert!(matches!(error, DefragError::NotPermitted { .. }), "{error}");
+    }
+    disk.check();
 }
