@@ -6,7 +6,7 @@ use crate::facts::FileFacts;
 use crate::names::shown;
 use crate::shape::FileShape;
 
-const HEAD: &str = "path,kind,bytes,dof,extents,least_extents,fragments,level_1,level_2,level_3,\
+pub(crate) const HEAD: &str = "path,kind,bytes,dof,extents,least_extents,fragments,level_1,level_2,level_3,\
                     level_4,level_5,level_6,level_7,unwritten_bytes,shared_bytes,saved_ms\n";
 
 pub(crate) struct Csv<'w> {

@@ -41,7 +41,7 @@ pub use image::fuzzing;
 pub use kind::{Kind, is_rollback_journal};
 pub use measure::{Options, Outcome, measure, measure_each};
 pub use names::{counted, number, shown, size};
-pub use page::{layouts, page};
+pub use page::{OUTPUT_BEGINNINGS_MAX, is_output, layouts, page};
 pub use report::{Report, SCHEMA};
 pub use shape::{FS_LEVELS, FileShape, Pieces, Run, level};
 pub use table::table;

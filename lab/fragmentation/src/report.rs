@@ -64,6 +64,8 @@ pub struct LeftOut {
     pub failed: u64,
     /// Files and directories of an image that are damaged.
     pub damaged: u64,
+    /// Images that are damaged beside their files and directories: cut short, or with free room that is not known.
+    pub damaged_images: u64,
     /// Directories where another filesystem is mounted.
     pub other_filesystems: u64,
     /// Nested subvolumes of btrfs.

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use crate::benefit::{SAVED_LEAST_MS, SLOWDOWN_LEAST};
 use crate::error::path_text;
-use crate::names::{number, size};
+use crate::names::{counted, number, size};
 use crate::report::{Counts, Filesystem, Report};
 
 /// What each level holds (S4, Table 2).
@@ -80,11 +80,11 @@ fn about(text: &mut String, filesystem: &Filesystem) -> fmt::Result {
     let what = if filesystem.is_image { "image" } else { "on" };
     writeln!(
         text,
-        "{} {what} {} ({}): {} files measured",
+        "{} {what} {} ({}): {} measured",
         filesystem.name,
         path_text(filesystem.source.as_ref()),
         size(filesystem.size_bytes),
-        number(filesystem.files)
+        counted(filesystem.files, "file", "files")
     )
 }
 
@@ -126,10 +126,11 @@ fn worth(text: &mut String, report: &Report) -> fmt::Result {
     let worth = &report.worth;
     writeln!(
         text,
-        "\nworth defragmenting: {} files with {}; reading all of them would take {:.0} ms less, by\n\
+        "\nworth defragmenting: {} with {}; reading all of {} would take {:.0} ms less, by\n\
          t = {} ms a piece + {} ms a MB (at least {SAVED_LEAST_MS} ms and {} of a file's time)",
-        number(worth.files),
+        counted(worth.files, "file", "files"),
         size(worth.bytes),
+        if worth.files == 1 { "it" } else { "them" },
         worth.saved_ms,
         worth.model_piece_ms,
         worth.model_megabyte_ms,
@@ -165,10 +166,10 @@ fn free(text: &mut String, filesystem: &Filesystem) -> fmt::Result {
     };
     writeln!(
         text,
-        "\nfree on {}: {} in {} extents, {} on average, the largest {}",
+        "\nfree on {}: {} in {}, {} on average, the largest {}",
         path_text(filesystem.source.as_ref()),
         size(free.bytes),
-        number(free.extents),
+        counted(free.extents, "extent", "extents"),
         size(free.mean_bytes.unwrap_or(0.0) as u64),
         size(free.largest_bytes)
     )?;

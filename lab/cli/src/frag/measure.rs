@@ -1,12 +1,16 @@
 //! `mobifs frag measure`
 
 use std::fs::{File, OpenOptions, Permissions};
-use std::io::{BufWriter, Write};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::io::{BufWriter, Read as _, Write};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use mobifs_fragmentation::{MeasureError, Options, counted, measure, page, table};
+use mobifs_fragmentation::{
+    MeasureError, OUTPUT_BEGINNINGS_MAX, Options, counted, is_output, measure, page, table,
+};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 use tempfile::TempPath;
 
 use super::model::ModelArguments;
@@ -62,6 +66,12 @@ pub(super) fn run(arguments: &MeasureArguments) -> Result<(), Failure> {
     for output in [&arguments.csv, &arguments.html].into_iter().flatten() {
         refuse_input(output, &arguments.paths)?;
     }
+    if let (Some(csv), Some(html)) = (&arguments.csv, &arguments.html)
+        && is_same(csv, html)
+    {
+        let message = format!("--csv and --html are the same file, {}", html.display());
+        return Err(Failure::new(Code::Usage, message));
+    }
     let options = Options {
         as_files: arguments.as_file,
         may_sync: !arguments.no_sync,
@@ -96,7 +106,11 @@ pub(super) fn run(arguments: &MeasureArguments) -> Result<(), Failure> {
         put(&table(report))?;
     }
     match report.left_out.damaged {
-        0 => Ok(()),
+        0 if report.left_out.damaged_images == 0 => Ok(()),
+        0 => Err(Failure::new(
+            Code::Damaged,
+            "the image is damaged, as its note says; e2fsck -fn shows what is wrong and changes nothing",
+        )),
         count => Err(Failure::new(
             Code::Damaged,
             format!(
@@ -132,8 +146,7 @@ impl Output {
         // Where a link leads, so that it stays one.
         let path = given.canonicalize().unwrap_or_else(|_| given.to_owned());
         let opened = if path.metadata().is_ok_and(|about| !about.is_file()) {
-            let file = OpenOptions::new().append(true).open(&path);
-            file.map(|file| (file, None))
+            open_special(&path).map(|file| (file, None))
         } else {
             let parent = path
                 .parent()
@@ -183,18 +196,71 @@ impl Write for Output {
     }
 }
 
+/// Opens a pipe or a device. A pipe is refused that nothing reads, which would have to be waited for.
+fn open_special(path: &Path) -> std::io::Result<File> {
+    let nonblock = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new()
+        .append(true)
+        .custom_flags(nonblock)
+        .open(path);
+    let file = file.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::NXIO) => std::io::Error::other("nothing reads this pipe"),
+        _ => error,
+    })?;
+    let flags = fcntl_getfl(&file)?;
+    fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+    Ok(file)
+}
+
+/// Whether both would be written to the same file, which need not be there yet.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| {
+        let found = path.canonicalize();
+        found.or_else(|_| {
+            let path = std::path::absolute(path)?;
+            let parent = path.parent().unwrap_or(Path::new("/")).canonicalize()?;
+            Ok::<_, std::io::Error>(parent.join(path.file_name().unwrap_or_default()))
+        })
+    };
+    matches!((place(one), place(other)), (Ok(one), Ok(other)) if one == other)
+}
+
 /// What is measured must not be overwritten by what is said of it.
 fn refuse_input(output: &Path, paths: &[PathBuf]) -> Result<(), Failure> {
+    if output == Path::new("-") {
+        let message =
+            "- would be a file of that name: give /dev/stdout for the standard output, or ./-";
+        return Err(Failure::new(Code::Usage, message));
+    }
     let identity = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
     let Some(written) = identity(output) else {
         return Ok(());
     };
-    if paths.iter().any(|path| identity(path) == Some(written)) {
+    let below = |path: &PathBuf| {
+        let places = (output.canonicalize(), path.canonicalize());
+        matches!(places, (Ok(output), Ok(path)) if output.starts_with(&path))
+    };
+    let is_measured = paths.iter().any(|path| identity(path) == Some(written))
+        || (paths.iter().any(below) && holds_something_else(output));
+    if is_measured {
         let output = output.display();
         let message = format!("{output} is to be measured and cannot be written over");
         return Err(Failure::new(Code::Usage, message));
     }
     Ok(())
+}
+
+/// Whether a file has content that an earlier measurement has not written.
+fn holds_something_else(path: &Path) -> bool {
+    if !path.is_file() {
+        return false;
+    }
+    let mut beginning = Vec::new();
+    let read = File::open(path).and_then(|file| {
+        let mut file = file.take(OUTPUT_BEGINNINGS_MAX);
+        file.read_to_end(&mut beginning)
+    });
+    read.is_err() || !(beginning.is_empty() || is_output(&beginning))
 }
 
 pub(super) fn failure(error: MeasureError) -> Failure {

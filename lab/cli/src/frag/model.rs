@@ -5,13 +5,25 @@ use std::path::Path;
 use clap::Args;
 use mobifs_advisor::TraceFacts;
 use mobifs_fragmentation::Model;
-use mobifs_trace::{LoadOptions, load};
+use mobifs_trace::{LoadError, LoadOptions, load};
 
-use crate::failure::Failure;
+use crate::failure::{Code, Failure};
 
 /// What a trace says of files.
 pub(super) fn facts_of(path: &Path) -> Result<TraceFacts, Failure> {
-    let loaded = load(path, &LoadOptions::default())?;
+    let usage = |said: &str| Failure::new(Code::Usage, format!("{}: {said}", path.display()));
+    // Opening a pipe would wait for one that writes to it.
+    if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
+        return Err(usage("this is no file, and so no trace"));
+    }
+    let loaded = match load(path, &LoadOptions::default()) {
+        Err(LoadError::Unrecognised { .. }) => {
+            return Err(usage(
+                "the content looks like no trace; if it is one, `mobifs trace import --from FORMAT` makes it known",
+            ));
+        }
+        loaded => loaded?,
+    };
     crate::trace::report(&loaded.report);
     Ok(TraceFacts::of(&loaded.trace))
 }
@@ -45,10 +57,11 @@ impl ModelArguments {
 
 fn positive(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if number.is_finite() && number > 0.0 {
+    // What a device could cost, and what can be read in a table.
+    if (1e-6..=1e6).contains(&number) {
         Ok(number)
     } else {
-        Err("must be above 0".to_owned())
+        Err("must be from 0.000001 to 1000000".to_owned())
     }
 }
 

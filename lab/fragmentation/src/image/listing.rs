@@ -41,7 +41,9 @@ pub(super) fn read(
         }
         let is_echo = line.starts_with(b"debugfs: ");
         if !is_echo && !line.trim_ascii().is_empty() {
-            problem.get_or_insert_with(|| text::said(&line));
+            // debugfs takes its first argument for its own name here.
+            let line = line.strip_prefix(b"-p: ").unwrap_or(&line);
+            problem.get_or_insert_with(|| text::said(line));
         }
     }
 }
@@ -120,6 +122,12 @@ mod tests {
         let text = b"debugfs: ls -p <9>\n\nls: Ext2 inode is not a directory \n#end 7\n";
         let problem = read_text(text).0.unwrap().unwrap();
         assert_eq!(problem, "ls: Ext2 inode is not a directory");
+        let text = b"debugfs: ls -p <9>\n-p: Directory block is damaged\n#end 7\n";
+        let problem = read_text(text).0.unwrap().unwrap();
+        assert_eq!(
+            problem, "Directory block is damaged",
+            "no option of the tool"
+        );
         let impossible = b"/1/2/3/4/5/6/7/8\n#end 7\n/x/100644/0/0/n/1/\n#end 7\n";
         assert!(read_text(impossible).0.unwrap().is_some());
         assert!(read_text(b"debugfs: ls").0.is_err(), "it ended too soon");

@@ -10,6 +10,7 @@ mod tool;
 
 use std::collections::HashSet;
 use std::fs::File;
+use std::io::{Seek as _, SeekFrom};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
@@ -21,6 +22,7 @@ use crate::filesystem::extent_bytes_max;
 use crate::kind::{HEADER_BYTES, Kind};
 use crate::layout::Layout;
 use crate::mounted::Looks;
+use crate::names::size;
 use crate::report::Filesystem;
 use crate::targets::open_image;
 use inode::Head;
@@ -44,12 +46,18 @@ pub(crate) fn measure<'w>(
     progress: &dyn Fn(u64),
 ) -> Result<(), MeasureError> {
     let image = open_image(path)?;
-    let place = free_room(path, &image, collector)?;
+    let (place, has_bitmaps) = free_room(path, &image, collector)?;
+    let end = (&image).seek(SeekFrom::End(0));
+    let end = end.map_err(|error| MeasureError::at(path, error))?;
+    let is_cut_short = say_if_cut_short(path, end, place, collector);
+    if is_cut_short || !has_bitmaps {
+        collector.left_out.damaged_images += 1;
+    }
     let block_bytes = collector
         .places
         .get(place)
         .map_or(4096, |place| place.block_bytes);
-    let debugfs = Debugfs::start(path, &image)?;
+    let debugfs = Debugfs::start(path, &image, has_bitmaps)?;
     let mut reader = Reader {
         path,
         image: &image,
@@ -58,6 +66,7 @@ pub(crate) fn measure<'w>(
         collector,
         place,
         block_bytes,
+        end,
         progress,
     };
     reader.tree()?;
@@ -65,12 +74,12 @@ pub(crate) fn measure<'w>(
     Ok(())
 }
 
-/// What dumpe2fs prints: the filesystem, and its free room.
+/// What dumpe2fs prints: the filesystem, and its free room; the latter is not known of damaged bitmaps.
 fn free_room(
     path: &Path,
     image: &File,
     collector: &mut Collector<'_>,
-) -> Result<usize, MeasureError> {
+) -> Result<(usize, bool), MeasureError> {
     let place = collector.places.len();
     let name = "ext4".to_owned();
     collector.places.push(Place {
@@ -87,15 +96,24 @@ fn free_room(
         layout: Layout::default(),
     });
     let mut head = groups::Head::default();
+    let mut wrong = None;
     collector.free(place, |found| {
-        dumpe2fs(path, image, |output| groups::read(output, &mut head, found)).map(|()| true)
+        wrong = dumpe2fs(path, image, |output| groups::read(output, &mut head, found))?;
+        Ok(true)
     })?;
-    let damaged = |said: &str| MeasureError::Damaged {
-        path: path.to_owned(),
-        said: said.to_owned(),
-    };
     if !head.block_bytes.is_power_of_two() {
-        return Err(damaged("dumpe2fs prints no size of blocks"));
+        let said = wrong.unwrap_or_else(|| "dumpe2fs prints no size of blocks".to_owned());
+        let path = path.to_owned();
+        return Err(MeasureError::Damaged { path, said });
+    }
+    if let Some(said) = &wrong {
+        collector.notes.push(format!(
+            "what is free on {} is not known: {said}",
+            path_text(path)
+        ));
+        if let Some(place) = collector.places.get_mut(place) {
+            (place.about.free, place.layout) = (None, Layout::default());
+        }
     }
     if let Some(place) = collector.places.get_mut(place) {
         place.block_bytes = head.block_bytes;
@@ -107,7 +125,23 @@ fn free_room(
             path_text(path)
         ));
     }
-    Ok(place)
+    Ok((place, wrong.is_none()))
+}
+
+fn say_if_cut_short(path: &Path, end: u64, place: usize, collector: &mut Collector<'_>) -> bool {
+    let whole = collector
+        .places
+        .get(place)
+        .map_or(0, |place| place.about.size_bytes);
+    if end < whole {
+        collector.notes.push(format!(
+            "{} is cut short: its filesystem has {} and it has {}; what lies after its end is lost",
+            path_text(path),
+            size(whole),
+            size(end)
+        ));
+    }
+    end < whole
 }
 
 struct Reader<'r, 'w> {
@@ -118,6 +152,8 @@ struct Reader<'r, 'w> {
     collector: &'r mut Collector<'w>,
     place: usize,
     block_bytes: u64,
+    /// Bytes of the image.
+    end: u64,
     progress: &'r dyn Fn(u64),
 }
 
@@ -218,16 +254,19 @@ impl Reader<'_, '_> {
             };
             collector.extent(place, &mut pieces, inline);
         }
+        let mut last = 0;
         let problem = self.debugfs.read(|output| {
             inode::read_extents(output, &head, end, &mut |blocks| {
                 let extent = blocks.extent(block);
+                last = last.max(extent.physical.saturating_add(extent.length));
                 if extent.logical == 0 && !extent.is_unwritten {
                     beginning = Some(extent.physical);
                 }
                 collector.extent(place, &mut pieces, extent);
             })
         })?;
-        if let Some(said) = problem {
+        let cut_off = || "its content lies after the end of the image".to_owned();
+        if let Some(said) = problem.or_else(|| (last > self.end).then(cut_off)) {
             collector.damaged(&path, &said);
             return Ok(());
         }

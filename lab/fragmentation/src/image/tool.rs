@@ -43,12 +43,13 @@ fn damaged(path: &Path, said: String) -> MeasureError {
     }
 }
 
-/// Runs dumpe2fs; what it prints goes to `read`.
+/// Runs dumpe2fs; what it prints goes to `read`. It prints what it can read also of an image of which it then says
+/// that something is wrong: that is returned.
 pub(super) fn dumpe2fs(
     path: &Path,
     image: &File,
     read: impl FnOnce(&mut dyn BufRead) -> io::Result<()>,
-) -> Result<(), MeasureError> {
+) -> Result<Option<String>, MeasureError> {
     const PROGRAM: &str = "dumpe2fs";
     const SAID_MAX: u64 = 64 << 10;
     let tool = |error| MeasureError::Tool {
@@ -74,10 +75,8 @@ pub(super) fn dumpe2fs(
         .take(SAID_MAX)
         .read_to_end(&mut said)
         .map_err(tool)?;
-    if !status.success() {
-        return Err(damaged(path, last_words(&said, image)));
-    }
-    done.map_err(|error| damaged(path, error.to_string()))
+    done.map_err(|error| damaged(path, error.to_string()))?;
+    Ok((!status.success()).then(|| last_words(&said, image)))
 }
 
 /// What a tool has said last, without the name that it knows the image by.
@@ -91,7 +90,8 @@ fn last_words(said: &[u8], image: &File) -> String {
     if line.is_empty() {
         return "the tools of e2fsprogs do not say why".to_owned();
     }
-    line.replace(&name, "the image")
+    line.replace(&format!("'{name}'"), "the image")
+        .replace(&name, "the image")
 }
 
 /// A running debugfs, to which commands are sent.
@@ -104,7 +104,12 @@ pub(super) struct Debugfs {
 }
 
 impl Debugfs {
-    pub(super) fn start(path: &Path, image: &File) -> Result<Self, MeasureError> {
+    /// Without the bitmaps it does not know what is free, and opens what has damaged ones.
+    pub(super) fn start(
+        path: &Path,
+        image: &File,
+        reads_bitmaps: bool,
+    ) -> Result<Self, MeasureError> {
         const PROGRAM: &str = "debugfs";
         let tool = |error| MeasureError::Tool {
             program: PROGRAM,
@@ -113,6 +118,9 @@ impl Debugfs {
         // Answers and complaints in one pipe, so that it is known which belong together.
         let (answers, writer) = io::pipe().map_err(tool)?;
         let mut command = command(PROGRAM);
+        if !reads_bitmaps {
+            command.arg("-c");
+        }
         command
             .args(["-f", "-"])
             .arg(name_of(image))

@@ -7,7 +7,7 @@ use mobifs_charts::escaped;
 
 use crate::collector::Place;
 use crate::layout::Drawn;
-use crate::names::{number, size};
+use crate::names::{counted, number, size};
 
 /// Width of the picture, in its own units.
 const WIDTH: f64 = 1000.0;
@@ -54,9 +54,9 @@ pub(super) fn section(place: &Place, number_of_place: usize) -> String {
     let coarse = files.iter().filter(|file| file.places.is_coarse()).count();
     let _written = write!(
         text,
-        "<p>A row is {} of addresses. {} files have a colour{}{}.</p>{}</section>",
+        "<p>A row is {} of addresses. {} a colour{}{}.</p>{}</section>",
         size(row_bytes),
-        number(files.len() as u64),
+        counted(files.len() as u64, "file has", "files have"),
         if place.layout.without_colour > 0 {
             format!(
                 ", those with most extents beyond the least; {} others are in the strip only",

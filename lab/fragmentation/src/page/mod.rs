@@ -9,12 +9,28 @@ use mobifs_charts::{Page, PlotError, escaped};
 
 use crate::benefit::{SAVED_LEAST_MS, SLOWDOWN_LEAST};
 use crate::charts;
+use crate::csv::HEAD;
 use crate::measure::Outcome;
-use crate::names::{number, size};
+use crate::names::{counted, number, size};
 use crate::report::Report;
 use crate::table::percent;
 
+/// What a browser shows of it in the title.
+const TITLE: &str = "Fragmentation";
 const SCRIPT: &str = include_str!("script.js");
+
+/// How much of a file [`is_output`] has to see.
+pub const OUTPUT_BEGINNINGS_MAX: u64 = 4096;
+
+/// Whether a file that begins so has the lines or the page of a measurement.
+#[must_use]
+pub fn is_output(beginning: &[u8]) -> bool {
+    let title = format!("<title>{TITLE}</title>");
+    beginning.starts_with(HEAD.as_bytes())
+        || beginning
+            .windows(title.len())
+            .any(|part| part == title.as_bytes())
+}
 
 /// The page.
 ///
@@ -39,7 +55,7 @@ pub fn page(outcome: &Outcome) -> Result<String, PlotError> {
     body.push_str(&free(report)?);
     body.push_str(&notes(report));
     let page = Page {
-        title: "Fragmentation",
+        title: TITLE,
         about: &what(report),
         body: &body,
         script: Some(SCRIPT),
@@ -71,7 +87,14 @@ fn cards(report: &Report) -> String {
     let free_extent = report.filesystems.iter().find_map(|one| one.free.as_ref());
     let free_extent = free_extent.and_then(|free| free.mean_bytes);
     let cards = [
-        (number(report.files), "files measured"),
+        (
+            number(report.files),
+            if report.files == 1 {
+                "file measured"
+            } else {
+                "files measured"
+            },
+        ),
         (percent(report.fragmented_share), "of them fragmented"),
         (dof(report.mean_dof), "mean DoF"),
         (dof(report.dof_max), "highest DoF"),
@@ -120,10 +143,10 @@ fn kinds(report: &Report) -> String {
 fn worth(report: &Report) -> String {
     let worth = &report.worth;
     let mut text = format!(
-        "<section><h2>Worth defragmenting</h2><p>{} files with {}: reading all of them would take \
+        "<section><h2>Worth defragmenting</h2><p>{} with {}: reading all of them would take \
          {:.0} ms less, by t = {} ms a piece + {} ms a MB. A file counts if that is at least \
          {SAVED_LEAST_MS} ms and {} of its time.</p>",
-        number(worth.files),
+        counted(worth.files, "file", "files"),
         size(worth.bytes),
         worth.saved_ms,
         worth.model_piece_ms,
