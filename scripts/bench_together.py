@@ -51,13 +51,11 @@ class Runs:
     operations: float = 0
 
 
-def programs(directory: Path, load: str, journal: str, seconds: float) -> list[float]:
+def programs(apps: list[Path], count: int, journal: str, seconds: float) -> list[dict[str, float]]:
     """Runs them; how many operations each did, and their rates."""
-    count, apps = LOADS[load]
     started = []
     for number in range(count):
-        place = directory / f"app-{number % apps}" / f"of-{number}"
-        place.parent.mkdir(exist_ok=True)
+        place = apps[number % len(apps)] / f"of-{number}"
         command = [built_binary("mobifs-lab"), "workload", "--dir", place, "sqlite"]
         options = ["--journal", journal, "--statement", "insert", "--seconds", str(seconds)]
         started.append(subprocess.Popen(
@@ -71,16 +69,21 @@ def programs(directory: Path, load: str, journal: str, seconds: float) -> list[f
 
 def run_once(runs: Runs, directory: Path, mount: MobiMount | None, load: str, journal: str,
              seconds: float) -> None:  # fmt: skip
-    directory.mkdir()
+    count, app_count = LOADS[load]
+    # What lies directly in a mount is an app.
+    apps = [directory / f"app-{number}" for number in range(app_count)]
+    for app in apps:
+        app.mkdir()
     before = mount.status()["store"] if mount else {}
-    results = programs(directory, load, journal, seconds)
+    results = programs(apps, count, journal, seconds)
     after = mount.status()["store"] if mount else {}
     runs.rates.append(sum(result["per_second"] for result in results))
     runs.operations += sum(result["operations"] for result in results)
     for name, key in (("commits", "commits"), ("joined", "joined_transactions")):
         grown = after.get(key, 0) - before.get(key, 0)
         setattr(runs, name, getattr(runs, name) + grown)
-    shutil.rmtree(directory)
+    for app in apps:
+        shutil.rmtree(app)
 
 
 def mounts(cleanup: Cleanup, disk: Path, binaries: dict[str, str]) -> dict[str, MobiMount]:
@@ -106,10 +109,9 @@ def measure(disk: Path, options: argparse.Namespace, cleanup: Cleanup) -> dict[s
     for load in options.only.split(","):
         for journal in options.journals.split(","):
             of_load: dict[str, Runs] = {name: Runs() for name in places}
-            for number in range(options.rounds):
+            for _ in range(options.rounds):
                 for name, (directory, mount) in places.items():
-                    run_once(of_load[name], directory / f"run-{number}", mount, load, journal,
-                             options.seconds)  # fmt: skip
+                    run_once(of_load[name], directory, mount, load, journal, options.seconds)
             every[f"{load}, {journal.upper()}"] = of_load
             say(f"  {load}, {journal.upper()}: " + ", ".join(
                 f"{name} {human_count(statistics.median(runs.rates))}"
