@@ -23,7 +23,7 @@ fn btrfs_defragments_and_shared_extents_stay_shared() {
             .arg(path("shared"))
             .arg(path("copy")),
     );
-    rustix::fs::sync();
+    disk.sync();
     let content = disk.content();
     let report = disk.defragment(Mode::Copy);
     assert_eq!(disk.content(), content);
@@ -51,7 +51,7 @@ fn what_btrfs_moves_keeps_its_shape_its_times_and_its_flags() {
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     fallocate(open("holes"), punch, 65536, 16384).unwrap();
     fallocate(open("reserved"), FallocateFlags::empty(), 40 * 16384, 65536).unwrap();
-    rustix::fs::sync();
+    disk.sync();
     let content = disk.content();
     let shape = |name: &str| {
         let about = fs::metadata(path(name)).unwrap();
@@ -84,11 +84,11 @@ fn a_btrfs_without_a_free_run_does_not_get_worse() {
     while fs::write(small(count), noise(random.usize(4 << 10..40 << 10), count)).is_ok() {
         count += 1;
     }
-    rustix::fs::sync();
+    disk.sync();
     (0..=count)
         .step_by(2)
         .for_each(|number| fs::remove_file(small(number)).unwrap());
-    rustix::fs::sync();
+    disk.sync();
     let room = statvfs(disk.path()).unwrap();
     let bytes = room.f_bavail * room.f_frsize / 20 * 7;
     for name in ["large-0", "large-1"] {

@@ -169,6 +169,11 @@ impl Disk {
             .collect()
     }
 
+    /// Only this one: a commit of another test's filesystem would count there.
+    pub(crate) fn sync(&self) {
+        rustix::fs::syncfs(File::open(self.path()).unwrap()).unwrap();
+    }
+
     pub(crate) fn write(&self, name: &str, bytes: usize, seed: u64) -> PathBuf {
         let path = self.path().join(name);
         fs::write(&path, noise(bytes, seed)).unwrap();

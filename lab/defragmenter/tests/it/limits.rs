@@ -29,13 +29,13 @@ fn in_pieces(disk: &Disk, names: &[&str], rounds: usize) {
     while fs::write(small(count), noise(PIECE, count)).is_ok() {
         count += 1;
     }
-    rustix::fs::sync();
+    disk.sync();
     let remove = |number: u64| fs::remove_file(small(number)).unwrap();
     (0..=count).step_by(2).for_each(remove);
-    rustix::fs::sync();
+    disk.sync();
     disk.interleave(names, rounds, PIECE);
     (1..=count).step_by(2).for_each(remove);
-    rustix::fs::sync();
+    disk.sync();
 }
 
 fn free(disk: &Disk) -> u64 {
@@ -241,7 +241,7 @@ fn a_full_xfs_is_refused_in_a_sentence() {
         while rustix::fs::fallocate(&filler, keep, length, portion).is_ok() {
             length += portion;
         }
-        rustix::fs::sync();
+        disk.sync();
     }
     drop(filler);
     let error = defragment(&[disk.path()], &options(), &|| false).unwrap_err();
