@@ -180,7 +180,7 @@ fn write_native(text: &mut String, status: &Status, native: &NativeStatus) -> st
         } else if status.battery_low {
             "wait: the battery is low"
         } else {
-            "wait: the class is durable (`mobifs set --app . --class relaxed`)"
+            "wait: the class is durable (`mobifs set --app . --class relaxed`, or the configuration)"
         }
     )?;
     if native.promise_withdrawn.is_some() {

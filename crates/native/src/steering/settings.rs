@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use mobifs_base::PAGE_BYTES_U64;
 use mobifs_daemon::ConfigText;
 use mobifs_engine::{AppRules as _, Class};
 use mobifs_volume::{ConfigError, PolicyChange, Rules, SettingError, check_policy};
@@ -43,6 +44,24 @@ pub enum SettingsError {
         /// What holds.
         limit_ms: u64,
     },
+    /// Other tables of the configuration limit it.
+    #[error(
+        "staleness_max_bytes = {wanted_bytes} would have no effect: a steered filesystem is committed as a whole, and \
+         [defaults] or an [[app]] table of the configuration limits it to {limit_bytes} bytes; change it \
+         there and `mobifs reload`"
+    )]
+    LimitedBytes {
+        /// What was asked for.
+        wanted_bytes: u64,
+        /// What holds.
+        limit_bytes: u64,
+    },
+    /// Other tables of the configuration have durable apps.
+    #[error(
+        "class = \"relaxed\" would have no effect: a steered filesystem is committed as a whole, and [defaults] or an \
+         [[app]] table of the configuration says \"durable\"; change it there and `mobifs reload`"
+    )]
+    StillDurable,
     /// Durable apps are excluded.
     #[error("the configuration says allow_durable = false, so nothing can become \"durable\"")]
     NotDurable,
@@ -71,15 +90,24 @@ impl Steering {
             });
         }
         let mut rules = self.state().rules.clone();
-        let before_ms = rules.policy(b".").age_max_ms;
+        let before = rules.policy(b".");
         rules.set_app(b".", change.clone());
-        let (own, limit_ms) = (rules.policy(b"."), rules.policy_of_all().age_max_ms);
-        let wanted_ms = own.age_max_ms;
-        if wanted_ms != before_ms && wanted_ms > limit_ms {
+        let (own, all) = (rules.policy(b"."), rules.policy_of_all());
+        if own.age_max_ms != before.age_max_ms && own.age_max_ms > all.age_max_ms {
             return Err(SettingsError::Limited {
-                wanted_ms,
-                limit_ms,
+                wanted_ms: own.age_max_ms,
+                limit_ms: all.age_max_ms,
             });
+        }
+        let (own_pages, all_pages) = (own.staleness_max_pages, all.staleness_max_pages);
+        if own_pages != before.staleness_max_pages && own_pages > all_pages {
+            return Err(SettingsError::LimitedBytes {
+                wanted_bytes: own_pages * PAGE_BYTES_U64,
+                limit_bytes: all_pages * PAGE_BYTES_U64,
+            });
+        }
+        if change.class() == Some(Class::Relaxed) && all.class == Class::Durable {
+            return Err(SettingsError::StillDurable);
         }
         check_policy(&own, &change)?;
         self.put_in_force(rules)

@@ -39,6 +39,23 @@ fn the_status_is_that_of_a_native_filesystem() {
     }
 }
 
+/// The status advised it, it was taken without a word, and all calls went on waiting.
+#[test]
+fn a_class_that_the_configuration_asks_for_is_not_set_to_no_effect() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    for table in [
+        "[[app]]\nmatch = \"mail\"\nclass = \"durable\"\n",
+        "[[app]]\nmatch = \".\"\nclass = \"durable\"\n",
+    ] {
+        disk.steer(table);
+        let set = mobifs(&["set", "--app", ".", "--class", "relaxed"], &disk.at);
+        fails(&set, 2, &["would have no effect", "mobifs reload"]);
+        assert!(!disk.is_in_force());
+        disk.stop();
+    }
+}
+
 #[test]
 fn settings_change_while_it_is_steered() {
     needs_mounts!();
@@ -56,6 +73,8 @@ fn settings_change_while_it_is_steered() {
     // It was taken without a word, and had no effect.
     let longer = set(&["--age-max-ms", "60000"]);
     fails(&longer, 2, &["60000 would have no effect", "20000 ms"]);
+    let larger = set(&["--staleness-max-bytes", "1TiB"]);
+    fails(&larger, 2, &["staleness_max_bytes", "would have no effect"]);
     fails(
         &set(&["--interval-ms", "90000", "--policy", "interval"]),
         2,
