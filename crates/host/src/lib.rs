@@ -6,6 +6,7 @@
 
 mod descent;
 mod group;
+mod killed;
 mod line_server;
 mod log_level;
 mod mount_table;
@@ -15,6 +16,7 @@ mod runtime_directory;
 
 pub use descent::Descent;
 pub use group::{GroupError, group_id};
+pub use killed::is_being_killed;
 pub use line_server::{LineHandler, LineServer, connect_at_once, exchange_line};
 pub use log_level::{LOG_VARIABLE, LogLevelError, log_directives};
 pub use mount_table::{

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mobifs_host::{MountEntry, mounts};
+use mobifs_host::{MountEntry, is_being_killed, mounts};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -20,8 +20,6 @@ use crate::control::{is_served, private_mounts};
 
 /// How often it is looked whether the process is being killed. One that is ends within a look, unless it hangs.
 const LOOKS: Duration = Duration::from_millis(500);
-/// SIGKILL among pending signals (`/proc/PID/status`).
-const KILL: u64 = 1 << 8;
 
 /// Waits for the end of a process. If it was killed, what it served is aborted and unmounted, and so are the
 /// filesystems on that, so that nothing waits for it any more. Its images stay.
@@ -41,7 +39,7 @@ pub fn guard(process: u32) -> io::Result<()> {
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(errno.into()),
         }
-        let is_dying = is_dying(process);
+        let is_dying = is_being_killed(process);
         if is_dying && was_dying {
             tracing::warn!(
                 process,
@@ -51,26 +49,6 @@ pub fn guard(process: u32) -> io::Result<()> {
         }
         was_dying = is_dying;
     }
-}
-
-/// Whether a process was killed and has not ended.
-fn is_dying(process: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    is_dying_by(&status)
-}
-
-fn is_dying_by(status: &str) -> bool {
-    let value = |name: &str| {
-        let mut lines = status.lines();
-        lines.find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
-    };
-    let is_pending = |name| {
-        let signals = value(name).and_then(|text| u64::from_str_radix(text, 16).ok());
-        signals.is_some_and(|signals| signals & KILL != 0)
-    };
-    value("State").is_some_and(|state| state.starts_with(['Z', 'X']))
-        || is_pending("SigPnd")
-        || is_pending("ShdPnd")
 }
 
 /// The process that listens at the control socket of a private mount, whether it answers or not.
@@ -122,35 +100,4 @@ fn filesystems_on(mountpoint: &Path) -> io::Result<Vec<MountEntry>> {
     let mut found = mounts()?;
     found.retain(|mount| devices.contains(&mount.source));
     Ok(found)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_process_that_was_killed_is_told_from_one_that_waits() {
-        let status = |state: &str, own: &str, shared: &str| {
-            format!(
-                "Name:\tx\nState:\t{state}\nSigPnd:\t{own}\nShdPnd:\t{shared}\nSigBlk:\tffffffffffffffff\n"
-            )
-        };
-        let none = "0000000000000000";
-        for (state, own, shared, is_dying) in [
-            ("S (sleeping)", none, none, false),
-            ("D (disk sleep)", none, none, false),
-            ("D (disk sleep)", "0000000000004002", none, false),
-            ("D (disk sleep)", "0000000000000100", none, true),
-            ("D (disk sleep)", none, "0000000000000100", true),
-            ("Z (zombie)", none, none, true),
-        ] {
-            assert_eq!(
-                is_dying_by(&status(state, own, shared)),
-                is_dying,
-                "{state} {own} {shared}"
-            );
-        }
-        assert!(!is_dying_by(""));
-        assert!(!is_dying(std::process::id()));
-    }
 }

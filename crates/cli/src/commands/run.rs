@@ -14,6 +14,7 @@ const UNSAFE_WARNING: &str = "--unsafe: nothing is durable when the command asks
      filesystem, and no order is kept: after a crash or power cut, files can be damaged";
 
 pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
+    refuse_what_means_nothing(arguments)?;
     if let Some(unit) = &arguments.systemd {
         return drop_in(unit, arguments);
     }
@@ -51,6 +52,23 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
         _ => Code::Failed,
     };
     Err(Failure::new(code, error.to_string()))
+}
+
+/// The words after the options are the command, and nothing else says that one of them was misspelt.
+fn refuse_what_means_nothing(arguments: &RunArguments) -> Result<(), Failure> {
+    let command = arguments.command.first().map(|word| word.to_string_lossy());
+    let message = if let Some(word) = command.filter(|word| word.starts_with('-')) {
+        format!("there is no option {word}; a command of that name is given by its path (./{word})")
+    } else if arguments.is_unsafe && arguments.class == RunClass::Durable {
+        "--unsafe and --class durable exclude each other".to_owned()
+    } else if arguments.install && arguments.systemd.is_none() {
+        "--install installs what --systemd UNIT prints: name the unit".to_owned()
+    } else if arguments.app.as_deref() == Some("") {
+        "--app: a name is missing".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Failure::new(Code::Usage, message))
 }
 
 fn app_of(arguments: &RunArguments) -> String {

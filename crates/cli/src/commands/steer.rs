@@ -129,17 +129,19 @@ fn how_to_go_on(
     shown: &str,
     is_steered: bool,
 ) -> String {
-    if let Some(config) = arguments.config.as_ref().filter(|_| is_steered) {
-        let config = shell_quoted(&config.display().to_string());
+    let config = arguments.config.as_ref();
+    let config = config.map(|config| shell_quoted(&config.display().to_string()));
+    if let Some(config) = config.as_ref().filter(|_| is_steered) {
         return format!(
             "`mobifs reload --config {config} {shown}` puts this configuration in force."
         );
     }
+    let config = config.map_or_else(String::new, |config| format!("--config {config} "));
     let only = found.only.iter();
     let only: String = only
         .map(|directory| format!("--only {} ", directory.display()))
         .collect();
-    format!("{shown} can be steered: `mobifs steer {only}{shown}`.")
+    format!("{shown} can be steered: `mobifs steer {config}{only}{shown}`.")
 }
 
 /// How often, and after which pause, a daemon that has begun to steer and does not answer yet is

@@ -236,3 +236,25 @@ fn units_are_rewritten_as_systemd_knows_them() {
     );
     fails(&ask("other"), 1, &["other.service", "No files found."]);
 }
+
+/// A misspelt option was taken for the command, and other options without a meaning for nothing.
+#[test]
+fn options_that_mean_nothing_are_refused() {
+    let run = |words: &[&str]| {
+        let output = std::process::Command::new(PROGRAM)
+            .arg("run")
+            .args(words)
+            .output();
+        output.unwrap()
+    };
+    for (words, said) in [
+        (&["--foo", "--", "true"][..], "there is no option --foo"),
+        (&["--Class", "durable", "--", "true"], "no option --Class"),
+        (&["-x", "true"], "no option -x"),
+        (&["--unsafe", "--class", "durable", "true"], "exclude"),
+        (&["--install", "true"], "--systemd UNIT"),
+        (&["--app", "", "true"], "a name is missing"),
+    ] {
+        fails(&run(words), 2, &[said]);
+    }
+}

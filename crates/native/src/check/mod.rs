@@ -5,11 +5,11 @@ mod remedy;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mobifs_engine::{AppPolicy, TransactioningName};
-use mobifs_host::{MountEntry, mount_around, mounts};
-use mobifs_steered::Claim;
+use mobifs_host::{MountEntry, is_being_killed, mount_around, mounts};
+use mobifs_steered::{Claim, Steered};
 use mobifs_volume::bytes;
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -30,6 +30,10 @@ pub const LARGEST_TRANSACTION_BYTES_MIN: u64 = 1 << 20;
 const JOURNAL_PARTS: u64 = 4;
 /// The part of a filesystem that a journal should not exceed.
 const JOURNAL_SHARE: u64 = 4;
+
+/// How long a daemon may take to end that was killed: its locks go with its last thread.
+const ENDING_MAX: Duration = Duration::from_secs(5);
+const ENDING_PAUSE: Duration = Duration::from_millis(10);
 
 const TWICE_NOTE: &str = "With data=journal content is written twice, to the journal and to its place; \
      give large media files another filesystem, or steer some directories alone (--only).";
@@ -260,8 +264,20 @@ impl Looked<'_> {
         }))
     }
 
+    /// The registration of a daemon, unless that was killed a moment ago.
+    fn living_registration(&self) -> Option<Steered> {
+        let until = Instant::now() + ENDING_MAX;
+        loop {
+            let steered = registration(self.mount)?;
+            if !is_being_killed(steered.record().pid()) || Instant::now() >= until {
+                return Some(steered);
+            }
+            std::thread::sleep(ENDING_PAUSE);
+        }
+    }
+
     fn already_steered(&self) -> Option<Obstacle> {
-        let Some(steered) = registration(self.mount) else {
+        let Some(steered) = self.living_registration() else {
             let path = self.path();
             return is_claimed(&path).then_some(Obstacle::SteeredOutOfReach { path });
         };

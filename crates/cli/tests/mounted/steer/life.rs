@@ -151,6 +151,19 @@ fn a_killed_daemon_leaves_its_interval_and_the_way_back() {
     }
 }
 
+/// It was refused: the daemon that was dying counted as one that steers.
+#[test]
+fn a_daemon_can_follow_another_one_right_after_its_kill() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    disk.steer("");
+    for _ in 0..5 {
+        kill_process(pid(&disk), Signal::KILL).unwrap();
+        succeeds(&disk.try_steer(&[]));
+    }
+    disk.stop();
+}
+
 /// `steer --stop` said that all is well, and what the program had made durable was gone.
 #[test]
 fn what_a_killed_daemon_s_filesystem_cannot_commit_is_an_error_of_stop() {
