@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags, fstat, fsync, openat};
+use rustix::fs::{CWD, Mode, OFlags, XattrFlags, fsetxattr, fstat, fsync, openat};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -27,6 +27,10 @@ use crate::scan::{Found, Looks, ROOT_ONLY, look_at};
 const YOUNG_S: i64 = 1;
 /// All of a file moves for some of its pieces only if these are a quarter of it at least.
 const WHOLE_FACTOR: u64 = 4;
+
+/// With an attribute of this size an inode of 512 bytes keeps as much room for extents as one that was made with
+/// room for attributes: 192 bytes, 12 extents.
+const ATTRIBUTE: [u8; 128] = [0; 128];
 
 const YOUNG: &str = "files that changed within the last second";
 const ALL_OR_NOTHING: &str = "files of which this XFS moves all or nothing (mkfs.xfs -i exchange=1 makes one that moves parts)";
@@ -128,16 +132,37 @@ impl<'a> Xfs<'a> {
                 return Ok(Moved::Skipped(BEYOND_END));
             }
         }
-        let donor = sized(self.directory, end - start)?;
-        let got = take_room(&donor, &pieces, start, end - start, self.looks)?;
-        if got.is_none_or(|got| got >= pieces.len()) {
+        let donor = |has_attribute: bool| -> Result<Option<OwnedFd>, Errno> {
+            let donor = sized(self.directory, end - start)?;
+            if has_attribute {
+                fsetxattr(&donor, "user.mobifs", &ATTRIBUTE, XattrFlags::empty())?;
+            }
+            let got = take_room(&donor, &pieces, start, end - start, self.looks)?;
+            if got.is_none_or(|got| got >= pieces.len()) {
+                return Ok(None);
+            }
+            copy(&file.file, &donor, &pieces, &found.unwritten, start, end)?;
+            fsync(&donor)?;
+            Ok(Some(donor))
+        };
+        let Some(first) = donor(false)? else {
             return Ok(Moved::Skipped(NO_RUN));
-        }
-        copy(&file.file, &donor, &pieces, &found.unwritten, start, end)?;
-        fsync(&donor)?;
+        };
+        let swap = |donor: &OwnedFd| xfs_swap_extents(file.file.as_fd(), donor.as_fd(), &before);
         let exchanged = match commit {
-            Some(commit) => commit.exchange(&file.file, donor.as_fd(), (start, end - start), false),
-            None => xfs_swap_extents(file.file.as_fd(), donor.as_fd(), &before),
+            Some(commit) => commit.exchange(&file.file, first.as_fd(), (start, end - start), false),
+            None => match swap(&first) {
+                // The file's extents are in a tree and would not need one in the donor: an inode that was made with
+                // room for attributes, as by security modules, has less for extents than a nameless file.
+                Err(Errno::INVAL) => {
+                    drop(first);
+                    let Some(second) = donor(true)? else {
+                        return Ok(Moved::Skipped(NO_RUN));
+                    };
+                    swap(&second)
+                }
+                other => other,
+            },
         };
         match exchanged {
             Ok(()) => Ok(Moved::Bytes(pieces.iter().map(|piece| piece.length).sum())),

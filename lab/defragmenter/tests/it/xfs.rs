@@ -101,6 +101,53 @@ fn defragmented(has_ranges: bool) {
     assert!(disk.content() == content);
 }
 
+/// Files of 13 to 21 pieces were left alone: their extents are in a tree, as the inode has room for an attribute, and
+/// would not have been in that of the file which gets the room.
+#[test]
+fn files_of_any_number_of_pieces_are_moved() {
+    const BYTES: u64 = 8192;
+    let Some(disk) = disk(false) else {
+        return;
+    };
+    let counts = [5, 11, 12, 13, 14, 17, 20, 21, 22, 23, 30];
+    for count in counts {
+        let files = ["a", "b"].map(|name| {
+            let file = File::create(disk.path().join(format!("{count}-{name}"))).unwrap();
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::fsetxattr(&file, "user.note", b"1", flags).unwrap();
+            file
+        });
+        for number in 0..count {
+            for file in &files {
+                let none = FallocateFlags::empty();
+                fallocate(file, none, number * BYTES, BYTES).unwrap();
+                file.sync_all().unwrap();
+            }
+        }
+        for file in files {
+            let content = vec![count as u8; (count * BYTES) as usize];
+            file.write_all_at(&content, 0).unwrap();
+            file.sync_all().unwrap();
+        }
+    }
+    let pieces = |count: u64| {
+        let options = mobifs_fragmentation::Options::default();
+        let path = disk.path().join(format!("{count}-a"));
+        let measured = mobifs_fragmentation::measure(&[path], &options, None, &|_| {});
+        measured.unwrap().report.all.extents
+    };
+    for count in counts {
+        assert_eq!(pieces(count), count, "they do not lie in turns");
+    }
+    grow_old();
+    let content = disk.content();
+    let report = disk.defragment(Mode::Copy);
+    for count in counts {
+        assert_eq!(pieces(count), 1, "of {count}: {report:?}");
+    }
+    assert!(disk.content() == content);
+}
+
 #[test]
 fn an_xfs_is_defragmented_file_by_file() {
     defragmented(false);
