@@ -29,8 +29,8 @@ import time
 from pathlib import Path
 
 from lib import machine
-from lib.disk import LoopImage, loop_devices_work, scratch_dir
-from lib.flash_device import FlashDevice
+from lib.disk import loop_devices_work, scratch_dir
+from lib.flash_device import ext4_disk
 from lib.mount import MobiMount
 from lib.process import ROOT, Cleanup, Failed, is_root, main_guard, run, say
 from lib.report import human_count, ratio, table
@@ -199,10 +199,7 @@ def main() -> None:
     rates: dict[str, dict[str, list[float]]] = {}
     with Cleanup() as cleanup:
         scratch = scratch_dir(cleanup, "servers")
-        if options.flash:
-            disk = FlashDevice(cleanup, scratch, options.flash, IMAGE_MEBIBYTES, 1).mountpoint
-        else:
-            disk = LoopImage(cleanup, scratch, "ext4", IMAGE_MEBIBYTES, allocated=True).mountpoint
+        disk = ext4_disk(cleanup, scratch, options.flash, IMAGE_MEBIBYTES)
         about = machine.one_line(machine.describe(disk))
         where = places(cleanup, disk)
         for kind in kinds(options.only):

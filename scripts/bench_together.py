@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lib import machine
-from lib.disk import LoopImage, loop_devices_work, scratch_dir
-from lib.flash_device import FlashDevice
+from lib.disk import loop_devices_work, scratch_dir
+from lib.flash_device import ext4_disk
 from lib.mount import MobiMount
 from lib.process import ROOT, Cleanup, Failed, built_binary, main_guard, say
 from lib.report import human_count, ratio, table
@@ -155,10 +155,7 @@ def main() -> None:
         raise Failed("there is no such load; see --help")
     with Cleanup() as cleanup:
         scratch = scratch_dir(cleanup, "together")
-        if options.flash:
-            disk = FlashDevice(cleanup, scratch, options.flash, IMAGE_MEBIBYTES, 1).mountpoint
-        else:
-            disk = LoopImage(cleanup, scratch, "ext4", IMAGE_MEBIBYTES, allocated=True).mountpoint
+        disk = ext4_disk(cleanup, scratch, options.flash, IMAGE_MEBIBYTES)
         about = machine.one_line(machine.describe(disk))
         every = measure(disk, options, cleanup)
     out = ROOT / "target" / "bench-together.json"

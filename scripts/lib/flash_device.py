@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lib.disk import is_mounted, unmount
+from lib.disk import LoopImage, is_mounted, unmount
 from lib.process import Cleanup, Failed, built_binary, find_tool, run
 
 # What one program of the flash writes at least; the model counts in these.
@@ -121,3 +121,10 @@ class FlashDevice:
         except subprocess.TimeoutExpired:
             self.server.kill()
             self.server.wait()
+
+
+def ext4_disk(cleanup: Cleanup, scratch: Path, preset: str | None, mebibytes: int) -> Path:
+    """Where a new ext4 is mounted: on a modelled device, or in an image whose room is allocated."""
+    if preset:
+        return FlashDevice(cleanup, scratch, preset, mebibytes, 1).mountpoint
+    return LoopImage(cleanup, scratch, "ext4", mebibytes, allocated=True).mountpoint

@@ -19,7 +19,7 @@ use crate::space::Space;
 pub const DIRECTORY: &str = "filled";
 /// Small files of one directory.
 const FILES_PER_DIRECTORY: u64 = 1000;
-/// The file that takes what is left, among the large ones.
+/// The file that takes the free room that the others leave, among the large ones.
 const REST_NAME: &str = "rest.bin";
 /// Its size is a multiple of this, so that it does not depend on when the kernel writes metadata.
 const REST_STEP_BYTES: u64 = 1 << 20;
@@ -144,7 +144,7 @@ pub struct Procedure {
     pub large: Sizes,
     /// The small files, if any.
     pub small: Option<Small>,
-    /// One more file takes what is left at the mark, but for [`REST_LEFT_BYTES`] at most.
+    /// One more file takes the free room at the mark, but for [`REST_LEFT_BYTES`] at most.
     #[serde(default)]
     pub takes_rest: bool,
     /// What is deleted at the end.
@@ -155,9 +155,9 @@ pub struct Procedure {
 }
 
 impl Procedure {
-    /// S4's 4.3: up to 99.5 %, and from there to 75, 90 or 98.5 %. For [`Utilisation::Full`] what is left at the mark
-    /// is taken, too: of a large filesystem it is more than an app needs, and lies in a few extents, in which new
-    /// files would be whole.
+    /// S4's 4.3: up to 99.5 %, and from there to 75, 90 or 98.5 %. For [`Utilisation::Full`] the free room at the
+    /// mark is taken, too: on a large filesystem it is more than an app needs, and lies in a few extents, in which
+    /// new files would be whole.
     #[must_use]
     pub const fn new(seed: u64, utilisation: Utilisation) -> Self {
         Self {

@@ -26,6 +26,14 @@ fn mount_with_classes(fixture: &Fixture) {
     fixture.mount(&["--config", config.to_str().unwrap()]);
 }
 
+/// A power cut that leaves one committed file in the journal, of a durable app.
+fn cut_with_a_commit(fixture: &Fixture) {
+    mount_with_classes(fixture);
+    fs::create_dir(fixture.mountpoint.join("bank-a")).unwrap();
+    write_synced(&fixture.mountpoint.join("bank-a/f"), "kept");
+    fixture.cut_power();
+}
+
 #[test]
 fn a_power_cut_loses_what_is_not_committed_and_nothing_else() {
     needs_mounts!();
@@ -64,10 +72,7 @@ fn a_power_cut_loses_what_is_not_committed_and_nothing_else() {
 fn recover_brings_the_store_to_its_last_commit_without_a_mount() {
     needs_mounts!();
     let fixture = Fixture::new();
-    mount_with_classes(&fixture);
-    fs::create_dir(fixture.mountpoint.join("bank-a")).unwrap();
-    write_synced(&fixture.mountpoint.join("bank-a/f"), "kept");
-    fixture.cut_power();
+    cut_with_a_commit(&fixture);
     let done = mobifs(&["recover"], &fixture.store);
     succeeds(&done);
     assert!(
@@ -153,10 +158,7 @@ fn a_copy_of_a_store_that_was_not_unmounted_has_what_was_committed() {
 fn sync_and_umount_of_a_read_only_mount_say_what_stays_in_the_journal() {
     needs_mounts!();
     let fixture = Fixture::new();
-    mount_with_classes(&fixture);
-    fs::create_dir(fixture.mountpoint.join("bank-a")).unwrap();
-    write_synced(&fixture.mountpoint.join("bank-a/f"), "kept");
-    fixture.cut_power();
+    cut_with_a_commit(&fixture);
     let says = |words: &[&str]| {
         let output = mobifs(words, &fixture.mountpoint);
         succeeds(&output);
@@ -187,10 +189,7 @@ fn sync_and_umount_of_a_read_only_mount_say_what_stays_in_the_journal() {
 fn a_check_says_that_it_found_no_damage() {
     needs_mounts!();
     let fixture = Fixture::new();
-    mount_with_classes(&fixture);
-    fs::create_dir(fixture.mountpoint.join("bank-a")).unwrap();
-    write_synced(&fixture.mountpoint.join("bank-a/f"), "kept");
-    fixture.cut_power();
+    cut_with_a_commit(&fixture);
     for _ in 0..2 {
         let checked = mobifs(&["check"], &fixture.store);
         succeeds(&checked);

@@ -46,6 +46,15 @@ fn page(bytes: &[u8]) -> Vec<u8> {
     page
 }
 
+/// A transaction over databases of two apps begins: the super-journal is there, and a journal of the other one names
+/// it. Returns that one's database.
+fn begin(bed: &mut Bed, home: ObjectId, other: ObjectId) -> ObjectId {
+    bed.file(home, SUPER);
+    let journal = bed.file(other, JOURNAL);
+    bed.write(journal, 0, b"names it");
+    bed.file(other, "db")
+}
+
 #[test]
 fn a_journal_is_committed_with_the_super_journal_that_it_may_name() {
     let mut bed = Bed::relaxed();
@@ -88,10 +97,7 @@ fn a_journal_is_committed_after_what_a_super_journal_says() {
 fn the_end_of_a_super_journal_is_committed_with_all_databases() {
     let mut bed = Bed::relaxed();
     let [a, b, c] = apps(&mut bed);
-    bed.file(a, SUPER);
-    let journal = bed.file(b, JOURNAL);
-    bed.write(journal, 0, b"names it");
-    let database = bed.file(b, "db");
+    let database = begin(&mut bed, a, b);
     bed.checkpoint();
     bed.write(database, 0, b"row");
     bed.file(c, "other");
@@ -107,10 +113,7 @@ fn the_end_of_a_super_journal_is_committed_with_all_databases() {
 fn the_end_of_a_super_journal_waits_for_what_is_closed() {
     let mut bed = Bed::relaxed();
     let [a, b] = apps(&mut bed);
-    bed.file(a, SUPER);
-    let journal = bed.file(b, JOURNAL);
-    bed.write(journal, 0, b"names it");
-    let database = bed.file(b, "db");
+    let database = begin(&mut bed, a, b);
     bed.checkpoint();
     bed.write(database, 0, b"row");
     bed.engine.close_app(b"b");
@@ -125,10 +128,7 @@ fn the_end_of_a_super_journal_waits_for_what_is_closed() {
 fn the_end_of_a_super_journal_that_was_not_followed_concerns_all_apps() {
     let mut bed = Bed::saved();
     let [a, b, c] = apps(&mut bed);
-    bed.file(a, SUPER);
-    let journal = bed.file(b, JOURNAL);
-    bed.write(journal, 0, b"names it");
-    let database = bed.file(b, "db");
+    let database = begin(&mut bed, a, b);
     bed.checkpoint();
     restart(&mut bed);
     bed.write(database, 0, b"row");
@@ -153,10 +153,7 @@ fn a_super_journal_that_a_predecessor_has_not_committed_is_followed() {
 fn the_end_of_a_super_journal_concerns_all_apps_after_a_directory_has_moved() {
     let mut bed = Bed::relaxed();
     let [a, b] = apps(&mut bed);
-    bed.file(a, SUPER);
-    let journal = bed.file(b, JOURNAL);
-    bed.write(journal, 0, b"names it");
-    let database = bed.file(b, "db");
+    let database = begin(&mut bed, a, b);
     bed.rename((ROOT, "b"), (ROOT, "moved"));
     bed.checkpoint();
     bed.write(database, 0, b"row");

@@ -76,6 +76,13 @@ pub(super) struct CharacteriseArguments {
     command: Vec<OsString>,
 }
 
+impl CharacteriseArguments {
+    /// Whether an image is read, and no device is served.
+    pub(super) const fn only_reads(&self) -> bool {
+        self.image.is_some()
+    }
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ThroughArgument {
     /// The ext4 itself

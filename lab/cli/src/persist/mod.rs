@@ -44,7 +44,11 @@ enum PersistCommand {
 pub(crate) fn run(arguments: &PersistArguments) -> Result<(), Failure> {
     // A signal ends the program that runs, and this one unmounts then.
     let stop = stop()?;
-    let _guard = DeviceGuard::start()?;
+    let _guard = match &arguments.command {
+        PersistCommand::Characterise(arguments) if arguments.only_reads() => None,
+        PersistCommand::Commands(_) => None,
+        _ => Some(DeviceGuard::start()?),
+    };
     match &arguments.command {
         PersistCommand::Characterise(arguments) => characterise::run(arguments, &stop),
         PersistCommand::Compare(arguments) => compare::run(arguments, &stop),

@@ -45,6 +45,15 @@ fn mounts() -> String {
     fs::read_to_string("/proc/self/mounts").unwrap()
 }
 
+/// Waits until something is mounted in, or from, a directory.
+fn wait_until_mounted(place: &str) {
+    let begun = Instant::now();
+    while !mounts().contains(place) {
+        assert!(begun.elapsed() < PATIENCE, "nothing was mounted");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn an_experiment_that_is_not_known_is_refused_with_those_that_are() {
     let output = command(&["nonsense"]).output().unwrap();
@@ -100,11 +109,7 @@ fn an_interruption_leaves_nothing_behind() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let begun = Instant::now();
-    while !mounts().contains(place) {
-        assert!(begun.elapsed() < PATIENCE, "nothing was mounted");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until_mounted(place);
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -128,16 +133,11 @@ fn a_killed_experiment_leaves_nothing_that_others_wait_for() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let until = Instant::now() + PATIENCE;
-        let is_mounted = || mounts().contains(place);
-        while !is_mounted() {
-            assert!(Instant::now() < until, "it does not begin");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_until_mounted(place);
         std::thread::sleep(Duration::from_millis(after_ms));
         program.kill().unwrap();
         let until = Instant::now() + PATIENCE;
-        while is_mounted() || program.try_wait().unwrap().is_none() {
+        while mounts().contains(place) || program.try_wait().unwrap().is_none() {
             if Instant::now() > until {
                 abort_all(place);
                 panic!("it still waits {} s after the kill", PATIENCE.as_secs());

@@ -291,7 +291,7 @@ fn a_free_run_is_made_where_nothing_is_to_be_joined() {
     assert!(disk.free().largest() >= 9 * BLOCK);
 }
 
-/// Other programs need room: a row ends between two pieces, and the rest of it follows into what is left.
+/// Other programs need room: a row ends between two pieces, and the rest of it goes into the remaining free room.
 #[test]
 fn a_row_that_is_cut_short_goes_on_with_less_room() {
     let runs: Vec<_> = (0..12).map(|n| (2 + n % 2, 2)).chain([(0, 40)]).collect();
