@@ -32,7 +32,7 @@ from lib import machine
 from lib.disk import loop_devices_work, scratch_dir
 from lib.flash_device import ext4_disk
 from lib.mount import MobiMount
-from lib.process import ROOT, Cleanup, Failed, is_root, main_guard, run, say
+from lib.process import ROOT, Cleanup, Failed, find_tool, is_root, main_guard, run, say
 from lib.report import human_count, ratio, table
 from lib.servers import Etcd, Postgres, Redis, as_user, available
 
@@ -116,7 +116,14 @@ def kinds(word: str) -> list[type[Benched]]:
         say(line)
     ours: list[type[Benched]] = [BenchedPostgres, BenchedRedis, BenchedEtcd]
     names = {kind.name for kind in installed}
-    return [kind for kind in ours if kind.name in names and word in kind.name]
+    found = []
+    for kind in ours:
+        missing = [name for name in kind.needs if find_tool(name) is None]
+        if kind.name in names and missing:
+            say(f"{kind.name}: SKIPPED, {', '.join(missing)} not installed")
+        elif kind.name in names and word in kind.name:
+            found.append(kind)
+    return found
 
 
 def places(cleanup: Cleanup, disk: Path) -> dict[str, Path]:

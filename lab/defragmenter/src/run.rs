@@ -67,11 +67,10 @@ pub fn defragment(
         (Mode::Remap, Err(why)) => return Err(DefragError::NoDevice(why)),
         (_, device) => device.ok(),
     };
-    let tree = look(paths, options, looks)?;
+    let mut tree = look(paths, options, looks)?;
     let before = tree.sums.state();
     let wanted = tree.files.iter().filter(|file| file.layout.is_wanted);
     let wanted_files = wanted.count() as u64;
-    let mut tree = tree;
     let mut report = Report {
         schema: SCHEMA,
         filesystem: place.filesystem.clone(),
