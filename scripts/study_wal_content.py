@@ -4,10 +4,10 @@
 A row is inserted, updated or deleted in each transaction. For each, the frames that SQLite appends
 to its log are taken from the log itself, and it is computed what a journal has to hold of them:
 
-  today        the bytes that are not zero, because a frame is new content;
+  whole        the bytes that are not zero, as if a frame were new content;
   LZ4          the same, compressed frame by frame (with the Python package `lz4`, if it is there);
   last version the bytes in which a frame differs from the last version of the page that it has,
-               in an earlier frame or in the database.
+               in an earlier frame or in the database. MobiFS's journal refers to that.
 
 Blocks are of 4 KiB, with what else a commit has (a header, the state of one object, places).
 
@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--transactions", type=int, default=400)
     parser.add_argument("--text", choices=("hex", "words"), default="words", help="of the rows")
     options = parser.parse_args()
-    ways = ["today", "LZ4" if compress else "LZ4 (no package)", "last version"]
+    ways = ["whole", "LZ4" if compress else "LZ4 (no package)", "last version"]
     rows = []
     for statement in ("insert", "update", "delete"):
         with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:

@@ -11,7 +11,7 @@ use crate::log::scan;
 use crate::log::superblock::{FORMAT_VERSION, LOG_START, SLOTS, Slot, Superblock, choose, parse};
 use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer};
 
-pub use crate::log::record::Record;
+pub use crate::log::record::{CopiedBytes, Record};
 
 /// A list of preallocated files as bytes again; the error says why the bytes are none.
 ///

@@ -7,7 +7,7 @@ use crate::log::header::{HEADER_BYTES, Header};
 use crate::log::superblock::{SLOTS, Superblock, choose, parse};
 use crate::lower::JOURNAL_BLOCK_BYTES;
 
-pub use crate::log::record::Record;
+pub use crate::log::record::{CopiedBytes, Record};
 
 /// Reads transactions of one journal.
 #[derive(Clone, Copy, Debug)]

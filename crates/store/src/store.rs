@@ -19,6 +19,8 @@ pub struct JournalWrites {
     pub pages: u64,
     /// Those of them that were written whole, because what they were before was not in memory.
     pub whole_pages: u64,
+    /// Those of which most is a copy of what is elsewhere, and only the place of that was written.
+    pub copied_pages: u64,
     /// Bytes of the pages that were written: those that changed, and some between them.
     pub changed_bytes: u64,
     /// Everything else but the zeros up to the end of the last block: headers, names, attributes,

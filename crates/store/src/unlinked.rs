@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use crate::StoreError;
 use crate::apply;
 use crate::apply::limbo;
+use crate::apply::settle;
 use crate::apply::stage;
 use crate::apply::work::Applier;
 use crate::locks::RankedMutex;
@@ -42,6 +43,11 @@ pub(crate) fn spill<L: Lower>(
             let action = format!("applying {id} before pages are spilled");
             return Err(StoreError::lower(action)(Errno::NOSPC.into()));
         }
+    }
+    if epoch.unsettled().is_source(id, ByteRange::from(0)) {
+        // It had a name when content of it was copied.
+        epoch.invalidate_tail(overlay.lower(), overlay.sink())?;
+        settle::settle(overlay, applier, &mut epoch)?;
     }
     let _tree = overlay.hold_names();
     let handle = match lookup::handle(overlay, id)? {

@@ -219,6 +219,9 @@ pub struct JournalReport {
     pub pages: u64,
     /// Changed pages that were written whole, because what they were before was not known.
     pub whole_pages: u64,
+    /// Changed pages of which the journal says where most of them is already.
+    #[serde(default)]
+    pub copied_pages: u64,
     /// Bytes of pages.
     pub changed_bytes: u64,
     /// Everything else but padding.
@@ -243,6 +246,7 @@ impl From<&PendingWork> for JournalReport {
             blocks: written.blocks,
             pages: written.pages,
             whole_pages: written.whole_pages,
+            copied_pages: written.copied_pages,
             changed_bytes: written.changed_bytes,
             control_bytes: written.control_bytes,
             flushes: written.flushes,

@@ -38,7 +38,7 @@ impl Tally {
             taken += bytes;
             match record {
                 Record::Object(_) | Record::Dentry { .. } => figures.metadata_bytes += bytes,
-                Record::Bytes { runs, .. } => {
+                Record::Bytes { runs, .. } | Record::Copied { runs, .. } => {
                     let content: u64 = runs.iter().map(|(_, run)| run.len() as u64).sum();
                     figures.pages += 1;
                     figures.whole_pages += u64::from(content == PAGE_BYTES as u64);

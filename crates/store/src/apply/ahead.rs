@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use mobifs_base::{ObjectId, PAGE_BYTES_U64, Page, PageIndex};
 
+use crate::apply::settle;
 use crate::apply::stage;
 use crate::apply::work::Applier;
 use crate::commit::counters::CommitCounters;
@@ -130,9 +131,13 @@ fn begin_ahead<L: Lower>(
     applier: &Applier,
     epoch: &RankedMutex<Epoch<L::Handle>>,
 ) -> Option<(Vec<ObjectId>, u64)> {
-    let epoch = epoch.lock();
+    let mut epoch = epoch.lock();
     // Without a journal that redoes content, torn pages of a crash could not be repaired.
     if epoch.log().is_epoch_unknown() || epoch.rename_mark() != RenameMark::NotBegun {
+        return None;
+    }
+    // A transaction that failed may be found after a crash, with copies of what is overwritten.
+    if epoch.log().is_tail_unknown() {
         return None;
     }
     let mut content = applier.content();
@@ -141,6 +146,8 @@ fn begin_ahead<L: Lower>(
     if content.is_ahead || pages < pages_min {
         return None;
     }
+    // If this fails, the apply repeats and reports it.
+    settle::settle(overlay, applier, &mut epoch).ok()?;
     content.is_ahead = true;
     Some((objects, content.applies))
 }

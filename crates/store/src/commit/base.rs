@@ -4,7 +4,9 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use mobifs_base::{ObjectState, PAGE_BYTES, Page, PageIndex, RangeSet};
+use mobifs_base::{
+    ByteRange, ObjectId, ObjectState, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, RangeSet,
+};
 
 use crate::StoreError;
 use crate::error::missing;
@@ -80,7 +82,10 @@ impl BaseReads {
 
 /// Where the committed pages of one object come from.
 pub(super) struct Base<'a, L: Lower> {
-    state: &'a ObjectState,
+    id: ObjectId,
+    created: bool,
+    /// Ranges that the transaction makes zeros.
+    zeroed: &'a [ByteRange],
     pending: Option<Arc<PendingObject>>,
     /// Ranges that the stage file of a new object holds already; none for other objects.
     spilled: Option<RangeSet>,
@@ -93,13 +98,35 @@ type LowerBase<L> = Option<(Arc<<L as Lower>::Handle>, u64)>;
 
 impl<'a, L: Lower> Base<'a, L> {
     pub(super) fn new(overlay: &Overlay<L>, state: &'a ObjectState) -> Result<Self, StoreError> {
+        Self::of_object(overlay, state.id, state.created, &state.zeroed)
+    }
+
+    /// What is committed of an object, without regard to the transaction; none if it has nothing, or
+    /// something that only the store's own directory has.
+    pub(super) fn before(overlay: &Overlay<L>, id: ObjectId) -> Option<Self> {
+        let base = Self::of_object(overlay, id, false, &[]).ok()?;
+        let is_in_stage = base
+            .pending
+            .as_ref()
+            .is_some_and(|object| object.created && !object.direct.is_empty());
+        (!is_in_stage && base.spilled.is_none()).then_some(base)
+    }
+
+    fn of_object(
+        overlay: &Overlay<L>,
+        id: ObjectId,
+        created: bool,
+        zeroed: &'a [ByteRange],
+    ) -> Result<Self, StoreError> {
         let (pending, spilled) = {
             let known = overlay.state();
-            let pending = known.pending.objects().get(&state.id).cloned();
-            (pending, known.spilled(state.id).cloned())
+            let pending = known.pending.objects().get(&id).cloned();
+            (pending, known.spilled(id).cloned())
         };
         let base = Self {
-            state,
+            id,
+            created,
+            zeroed,
             pending,
             spilled,
             lower: OnceCell::new(),
@@ -115,8 +142,8 @@ impl<'a, L: Lower> Base<'a, L> {
         if let Some(known) = self.lower.get() {
             return Ok(known);
         }
-        let id = self.state.id;
-        let found = if self.state.created {
+        let id = self.id;
+        let found = if self.created {
             None
         } else {
             match lookup::handle(overlay, id)? {
@@ -143,7 +170,7 @@ impl<'a, L: Lower> Base<'a, L> {
         index: PageIndex,
     ) -> Result<BasePage, StoreError> {
         let offset = index.offset();
-        let mut zeroed = self.state.zeroed.iter();
+        let mut zeroed = self.zeroed.iter();
         if zeroed.any(|range| range.start <= offset && offset < range.end) {
             return Ok(BasePage::Zero);
         }
@@ -169,6 +196,31 @@ impl<'a, L: Lower> Base<'a, L> {
             None if self.spilled.as_ref().is_some_and(is_spilled) => Ok(BasePage::Unknown),
             None => self.of_lower(overlay, reads, index),
         }
+    }
+
+    /// Committed bytes from `offset` on; false if some would have to be read from the device, and it
+    /// is not worth that.
+    pub(super) fn read(
+        &self,
+        overlay: &Overlay<L>,
+        reads: &BaseReads,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<bool, StoreError> {
+        let mut done = 0;
+        while done < out.len() {
+            let at = offset + done as u64;
+            let within = (at % PAGE_BYTES_U64) as usize;
+            let length = (out.len() - done).min(PAGE_BYTES - within);
+            let part = &mut out[done..done + length];
+            match self.of(overlay, reads, PageIndex::of_offset(at))? {
+                BasePage::Zero => part.fill(0),
+                BasePage::Known(page) | BasePage::FromDevice(page) => page.read(within, part),
+                BasePage::Unknown => return Ok(false),
+            }
+            done += length;
+        }
+        Ok(true)
     }
 
     /// What the lower filesystem has of it.

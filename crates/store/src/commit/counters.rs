@@ -2,7 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::{Mutex, MutexGuard};
+
 use crate::commit::base::BaseReads;
+use crate::commit::database_logs::DatabaseLogs;
 use crate::log::codec;
 use crate::log::header::HEADER_BYTES;
 use crate::log::record::Record;
@@ -17,10 +20,13 @@ pub(crate) struct CommitCounters {
     blocks: AtomicU64,
     pages: AtomicU64,
     whole_pages: AtomicU64,
+    copied_pages: AtomicU64,
     changed_bytes: AtomicU64,
     control_bytes: AtomicU64,
     flushes: AtomicU64,
     base_reads: BaseReads,
+    /// Locked only by a commit, of which there is one at a time.
+    database_logs: Mutex<DatabaseLogs>,
 }
 
 /// The pages of one transaction in the journal.
@@ -46,6 +52,7 @@ impl CommitCounters {
             blocks: of(&self.blocks),
             pages: of(&self.pages),
             whole_pages: of(&self.whole_pages),
+            copied_pages: of(&self.copied_pages),
             changed_bytes: of(&self.changed_bytes),
             control_bytes: of(&self.control_bytes),
             flushes: of(&self.flushes),
@@ -54,6 +61,10 @@ impl CommitCounters {
 
     pub(super) const fn base_reads(&self) -> &BaseReads {
         &self.base_reads
+    }
+
+    pub(super) fn database_logs(&self) -> MutexGuard<'_, DatabaseLogs> {
+        self.database_logs.lock()
     }
 
     /// A transaction with these records, which took so many bytes of journal; `is_flushed`: it was
@@ -67,10 +78,13 @@ impl CommitCounters {
     ) {
         let add = |counter: &AtomicU64, value| counter.fetch_add(value, Ordering::Relaxed);
         let changed_bytes: u64 = records.iter().map(Record::content_bytes).sum();
+        let is_copied = |record: &&Record| matches!(record, Record::Copied { .. });
+        let copied_pages = records.iter().filter(is_copied).count() as u64;
         let all_bytes = HEADER_BYTES as u64 + codec::encoded_bytes(records);
         add(&self.blocks, journal_bytes / JOURNAL_BLOCK_BYTES as u64);
         add(&self.pages, pages.pages);
         add(&self.whole_pages, pages.whole);
+        add(&self.copied_pages, copied_pages);
         add(&self.changed_bytes, changed_bytes);
         add(&self.control_bytes, all_bytes - changed_bytes);
         add(&self.flushes, u64::from(is_flushed));

@@ -1,23 +1,26 @@
 //! Accepting a transaction: large new data to its place, the rest to the journal.
 
 mod base;
+mod copies;
 pub(crate) mod counters;
+mod database_logs;
 mod direct;
 mod shape;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use mobifs_base::{ByteRange, ObjectId, ObjectState, Page, PageIndex, RangeSet, Room};
 
 use crate::apply;
 use crate::apply::preallocation::give_back;
 use crate::apply::reserve;
+use crate::apply::settle;
 use crate::apply::spare;
 use crate::apply::work::Applier;
 use crate::commit::base::{Base, BasePage};
+use crate::commit::copies::Copier;
 use crate::commit::counters::{CommitCounters, WrittenPages};
 use crate::commit::direct::DirectRun;
-use crate::log::epoch::BIND_RESERVE_BYTES;
 use crate::log::epoch::Epoch;
 use crate::log::record::{Record, diff};
 use crate::lower::Lower;
@@ -41,7 +44,8 @@ type KeptPages = Vec<(ObjectId, PageIndex, Page)>;
 /// 1. The tail of a write that failed is invalidated, and room is made, by an apply if need be.
 /// 2. Renames of an apply that failed are made durable: the journal may rely on them from here on.
 /// 3. Data that goes directly to its place is written and made durable, only where the journal
-///    durably says that nothing is there. A crash before step 4 leaves no trace of it.
+///    durably says that nothing is there. A crash before step 4 leaves no trace of it. Where an earlier
+///    transaction has copied from there, that is [settled](settle) first.
 /// 4. The journal's write is the commit: after a crash the transaction is found if, and only if, it
 ///    is whole.
 /// 5. The overlay takes it over, so that readers see it only when it is durable.
@@ -70,13 +74,23 @@ pub(crate) fn commit<L: Lower>(
     let _content = placement::may_place(&transaction).then(|| applier.content());
     let _tree = overlay.hold_names();
     let runs = direct::choose_direct(overlay, applier, counters, epoch, &transaction)?;
+    let unsettled = epoch.unsettled();
+    if runs
+        .iter()
+        .any(|run| unsettled.is_source(run.object, run.range))
+    {
+        settle::settle(overlay, applier, epoch)?;
+    }
     let written_directly = reserve::with_reserve(overlay, applier.reserve(), || {
         direct::write_direct(overlay, applier, &runs, &transaction)
     })?;
-    let (mut records, recorded) = records_of(overlay, epoch.recorded(), &transaction);
     let (direct, spilled) = direct_records(overlay, &runs, &transaction)?;
     let placed: BTreeMap<ObjectId, RangeSet> = ranges_by_object(&runs);
-    let (page_records, kept, pages) = page_records(overlay, counters, &transaction, &placed)?;
+    let mut copier = Copier::new(overlay, counters, epoch, &transaction);
+    let (page_records, kept, pages) =
+        page_records(overlay, counters, &transaction, &placed, copier.as_mut())?;
+    let sources = copier.map_or_else(BTreeSet::new, Copier::into_sources);
+    let (mut records, recorded) = records_of(overlay, epoch.recorded(), &transaction, &sources);
     // Direct ranges come before pages, which are newer.
     records.extend(
         direct
@@ -84,7 +98,8 @@ pub(crate) fn commit<L: Lower>(
             .map(|&(object, range)| Record::Direct { object, range }),
     );
     records.extend(page_records);
-    spare::take_for(overlay, epoch, &records, BIND_RESERVE_BYTES);
+    epoch.add_copies(&records);
+    spare::take_for(overlay, epoch, &records, epoch.kept_bytes());
     let files = (overlay.lower(), overlay.stage().as_ref());
     let written = epoch.commit(files, overlay.sink(), &transaction.tags, &records, recorded)?;
     let reserved = merge(overlay, transaction, &direct, &spilled, kept);
@@ -105,10 +120,11 @@ fn records_of<L: Lower>(
     overlay: &Overlay<L>,
     known: &HashSet<ObjectId>,
     transaction: &Transaction,
+    sources: &BTreeSet<ObjectId>,
 ) -> (Vec<Record>, HashSet<ObjectId>) {
     let mut recorded = HashSet::new();
     let mut records = Vec::new();
-    let mentioned = shape::mentioned(transaction);
+    let mentioned = shape::mentioned(transaction).chain(sources.iter().copied());
     places::record_places(overlay, known, mentioned, &mut recorded, &mut records);
     let objects = transaction.objects.iter().cloned().map(Record::Object);
     let names = transaction
@@ -169,8 +185,8 @@ fn make_room<L: Lower>(
     epoch.invalidate_tail(overlay.lower(), overlay.sink())?;
     let held_bytes = overlay.state().pending.held_bytes();
     let held_bytes = held_bytes.saturating_sub(epoch.carried_bytes());
-    let needed = shape::journal_bytes_max(transaction) + BIND_RESERVE_BYTES;
-    let is_full = !epoch.log().is_empty() && needed > epoch.log().free_bytes();
+    let needed = shape::journal_bytes_max(transaction);
+    let is_full = !epoch.log().is_empty() && needed > epoch.free_bytes();
     if epoch.log().is_epoch_unknown() || is_full || held_bytes > applier.held_bytes_max() {
         apply::apply_what_is_possible(overlay, applier, epoch)?;
     }
@@ -219,6 +235,7 @@ fn page_records<L: Lower>(
     counters: &CommitCounters,
     transaction: &Transaction,
     placed: &BTreeMap<ObjectId, RangeSet>,
+    mut copier: Option<&mut Copier<'_, L>>,
 ) -> Result<(Vec<Record>, KeptPages, WrittenPages), StoreError> {
     let mut records = Vec::new();
     let mut figures = WrittenPages::default();
@@ -230,6 +247,7 @@ fn page_records<L: Lower>(
         let failed = || paths::failed_to_commit(overlay, state.id, &transaction.dentries);
         let base = Base::new(overlay, state).map_err(failed())?;
         let placed = placed.get(&state.id);
+        let log = copier.as_mut().and_then(|copier| copier.log(state.id));
         for (&index, page) in pages {
             if placed.is_some_and(|ranges| ranges.contains(index.offset())) {
                 continue;
@@ -253,13 +271,20 @@ fn page_records<L: Lower>(
             if base.is_from_device() {
                 counters.base_reads().found(&runs);
             }
-            records.push(Record::Bytes {
+            let literal = Record::Bytes {
                 object: state.id,
                 index,
                 fresh,
                 runs,
+            };
+            records.push(match (copier.as_mut(), &log) {
+                (Some(copier), Some(log)) => copier.record(log, index, page, &base, literal),
+                _ => literal,
             });
             kept.push((state.id, index, page.clone()));
+        }
+        if let (Some(copier), Some(log)) = (copier.as_mut(), &log) {
+            copier.learn(log);
         }
     }
     Ok((records, kept, figures))

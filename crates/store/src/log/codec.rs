@@ -14,7 +14,7 @@ use mobifs_base::{
 };
 
 use crate::log::codec::sink::{Counter, Filler};
-use crate::log::record::Record;
+use crate::log::record::{CopiedBytes, Record};
 
 /// Why bytes are not what this program writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +39,9 @@ const BIND: u8 = 9;
 const RENAME_MARK: u8 = 10;
 const FOUND: u8 = 11;
 const RENAME_MARK_IN_PART: u8 = 12;
+const COPIED: u8 = 13;
+const COPIED_FRESH: u8 = 14;
+const SETTLED: u8 = 15;
 
 /// [`OBJECT`] flag: the object is created by this transaction.
 const CREATED: u8 = 1;
@@ -80,14 +83,24 @@ pub(crate) fn encode(records: &[Record], out: &mut [u8]) {
 /// reach the journal, because the journal could not be read again.
 pub(crate) fn is_encodable(record: &Record) -> bool {
     match record {
-        Record::Bytes { index, runs, .. } => {
+        Record::Bytes { index, runs, .. } => is_page(*index) && are_within_a_page(runs),
+        Record::Copied {
+            index,
+            copies,
+            runs,
+            ..
+        } => {
             is_page(*index)
-                && runs
-                    .iter()
-                    .all(|(offset, bytes)| usize::from(*offset) + bytes.len() <= PAGE_BYTES)
+                && are_within_a_page(runs)
+                && copies.iter().all(CopiedBytes::is_possible)
         }
         _ => true,
     }
+}
+
+fn are_within_a_page(runs: &[(u16, Vec<u8>)]) -> bool {
+    runs.iter()
+        .all(|(offset, bytes)| usize::from(*offset) + bytes.len() <= PAGE_BYTES)
 }
 
 /// Decodes exactly `count` records that fill `bytes`.
@@ -144,21 +157,8 @@ fn put_record(sink: &mut impl Sink, record: &Record) {
             name,
             child,
         } => put_dentry(sink, *parent, name, *child),
-        Record::Bytes {
-            object,
-            index,
-            fresh,
-            runs,
-        } => {
-            sink.put(&[if *fresh { BYTES_FRESH } else { BYTES }]);
-            put_id(sink, *object);
-            sink.varint(index.0);
-            sink.varint(runs.len() as u64);
-            for (offset, bytes) in runs {
-                sink.varint(u64::from(*offset));
-                sink.varint_bytes(bytes);
-            }
-        }
+        Record::Bytes { .. } | Record::Copied { .. } => put_page(sink, record),
+        Record::Settled => sink.put(&[SETTLED]),
         Record::Direct { object, range } => {
             sink.put(&[DIRECT]);
             put_id(sink, *object);
@@ -189,6 +189,55 @@ fn put_record(sink: &mut impl Sink, record: &Record) {
             sink.varint(inode.map_or(0, NonZeroU64::get));
         }
     }
+}
+
+/// Changed bytes of a page.
+fn put_page(sink: &mut impl Sink, record: &Record) {
+    match record {
+        Record::Bytes {
+            object,
+            index,
+            fresh,
+            runs,
+        } => {
+            sink.put(&[if *fresh { BYTES_FRESH } else { BYTES }]);
+            put_id(sink, *object);
+            sink.varint(index.0);
+            put_runs(sink, runs);
+        }
+        Record::Copied {
+            object,
+            index,
+            fresh,
+            copies,
+            runs,
+            crc32c,
+        } => {
+            sink.put(&[if *fresh { COPIED_FRESH } else { COPIED }]);
+            put_id(sink, *object);
+            sink.varint(index.0);
+            sink.varint(copies.len() as u64);
+            copies.iter().for_each(|copied| put_copied(sink, copied));
+            put_runs(sink, runs);
+            sink.put(&crc32c.to_le_bytes());
+        }
+        _ => debug_assert!(false, "{record:?} is of no page"),
+    }
+}
+
+fn put_runs(sink: &mut impl Sink, runs: &[(u16, Vec<u8>)]) {
+    sink.varint(runs.len() as u64);
+    for (offset, bytes) in runs {
+        sink.varint(u64::from(*offset));
+        sink.varint_bytes(bytes);
+    }
+}
+
+fn put_copied(sink: &mut impl Sink, copied: &CopiedBytes) {
+    sink.varint(u64::from(copied.offset));
+    sink.varint(u64::from(copied.length));
+    put_id(sink, copied.source);
+    sink.varint(copied.from);
 }
 
 fn put_dentry(sink: &mut impl Sink, parent: ObjectId, name: &Name, child: Option<ObjectId>) {
@@ -226,6 +275,15 @@ fn take_record(cursor: &mut Reader<'_>) -> Result<Record, Malformed> {
             fresh: tag == BYTES_FRESH,
             runs: take_list(cursor, take_run)?,
         },
+        tag @ (COPIED | COPIED_FRESH) => Record::Copied {
+            object: take_id(cursor)?,
+            index: take_page_index(cursor)?,
+            fresh: tag == COPIED_FRESH,
+            copies: take_list(cursor, take_copied)?,
+            runs: take_list(cursor, take_run)?,
+            crc32c: cursor.u32()?,
+        },
+        SETTLED => Record::Settled,
         DIRECT => Record::Direct {
             object: take_id(cursor)?,
             range: take_range(cursor)?,
@@ -389,6 +447,19 @@ fn take_run(cursor: &mut Reader<'_>) -> Result<(u16, Vec<u8>), Malformed> {
         return Err(Malformed("changed bytes lie outside their page"));
     }
     Ok((offset, bytes.to_vec()))
+}
+
+fn take_copied(cursor: &mut Reader<'_>) -> Result<CopiedBytes, Malformed> {
+    let copied = CopiedBytes {
+        offset: cursor.varint_as()?,
+        length: cursor.varint_as()?,
+        source: take_id(cursor)?,
+        from: cursor.varint()?,
+    };
+    if !copied.is_possible() {
+        return Err(Malformed("copied bytes lie outside their page"));
+    }
+    Ok(copied)
 }
 
 fn take_page_index(cursor: &mut Reader<'_>) -> Result<PageIndex, Malformed> {

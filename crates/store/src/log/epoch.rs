@@ -14,6 +14,7 @@ use crate::calibration::{Calibration, WriteTimes};
 use crate::log::Log;
 use crate::log::overflow::{self, Overflow};
 use crate::log::record::Record;
+use crate::log::unsettled::Unsettled;
 use crate::lower::Lower;
 use crate::{Intent, RestartSink, StoreError};
 
@@ -89,6 +90,7 @@ pub(crate) struct Epoch<H> {
     next_overflow: u64,
     /// The journal's record of renames in this epoch.
     rename_mark: RenameMark,
+    unsettled: Unsettled,
     /// Names were renamed since the lower filesystem was last synced as a whole.
     has_unsynced_renames: bool,
     /// The carried records of the next epoch, while its superblock is not in force.
@@ -107,12 +109,14 @@ impl<H> Epoch<H> {
         recorded: HashSet<ObjectId>,
         next_overflow: u64,
         rename_mark: RenameMark,
+        unsettled: Unsettled,
     ) -> Self {
         let epoch = Self {
             log,
             recorded,
             next_overflow,
             rename_mark,
+            unsettled,
             // The log is made durable before it is used.
             has_unsynced_renames: false,
             carried: None,
@@ -135,6 +139,38 @@ impl<H> Epoch<H> {
 
     pub(crate) const fn rename_mark(&self) -> RenameMark {
         self.rename_mark
+    }
+
+    /// The copies in the journal that need their sources.
+    pub(crate) const fn unsettled(&self) -> &Unsettled {
+        &self.unsettled
+    }
+
+    /// No record of a copy in the journal needs its source any more, and there will be none.
+    pub(crate) fn mark_settled(&mut self) {
+        self.unsettled.settle();
+        self.publish();
+    }
+
+    /// Whether the next transaction may have records of copies.
+    pub(crate) fn may_copy(&self) -> bool {
+        self.unsettled.may_copy() && self.rename_mark == RenameMark::NotBegun
+    }
+
+    /// A transaction with these records is written next. Also if that fails they count: they may be
+    /// found after a power cut.
+    pub(crate) fn add_copies(&mut self, records: &[Record]) {
+        records.iter().for_each(|record| self.unsettled.add(record));
+    }
+
+    /// Journal that commits leave free: an apply needs it.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        BIND_RESERVE_BYTES + self.unsettled.settled_bytes_max()
+    }
+
+    /// Bytes that are free for the next transaction.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.log.free_bytes().saturating_sub(self.kept_bytes())
     }
 
     pub(crate) const fn recorded(&self) -> &HashSet<ObjectId> {
@@ -241,7 +277,7 @@ impl<H> Epoch<H> {
         Ok(written)
     }
 
-    /// Appends one transaction, leaving the room that a rename mark takes; returns the bytes written. The sink has the
+    /// Appends one transaction, leaving the room that an apply takes; returns the bytes written. The sink has the
     /// intent of its `tags` as long as it is uncertain; the places that it records, of the objects `recorded`, need not
     /// be recorded again.
     ///
@@ -256,7 +292,7 @@ impl<H> Epoch<H> {
         recorded: HashSet<ObjectId>,
     ) -> Result<u64, StoreError> {
         self.announce(sink, tags);
-        let written = self.append(lower, stage, records, BIND_RESERVE_BYTES);
+        let written = self.append(lower, stage, records, self.kept_bytes());
         self.conclude(sink, &written);
         let written = written?;
         self.add_recorded(recorded);
@@ -319,8 +355,9 @@ impl<H> Epoch<H> {
             None => self.log.reset(lower, false)?,
         }
         let empty = self.empty();
-        self.publish();
         self.rename_mark = RenameMark::NotBegun;
+        self.unsettled = Unsettled::of_new_epoch(self.log.may_copy());
+        self.publish();
         let mut carried = self.carried.take();
         self.recorded = carried.as_mut().map_or_else(HashSet::new, |carried| {
             std::mem::take(&mut carried.recorded)
@@ -404,6 +441,8 @@ impl<H> Epoch<H> {
     fn publish(&self) {
         let (used_bytes, total_bytes) = (self.log.used_bytes(), self.log.total_bytes());
         debug_assert!(used_bytes <= total_bytes, "{used_bytes} of {total_bytes}");
+        // What an apply needs first is not free either.
+        let used_bytes = (used_bytes + self.unsettled.settled_bytes_max()).min(total_bytes);
         self.usage.used_bytes.store(used_bytes, Ordering::Relaxed);
         self.usage.total_bytes.store(total_bytes, Ordering::Relaxed);
         let direct_bytes_max = self.log.direct_bytes_max();

@@ -15,6 +15,7 @@ pub(crate) mod superblock;
 #[cfg(test)]
 mod tests;
 mod threshold;
+pub(crate) mod unsettled;
 pub(crate) mod window;
 
 use std::io;
@@ -27,7 +28,7 @@ use crate::log::header::{HEADER_BYTES, Header, KIND_RECORDS, transaction_bytes};
 use crate::log::overflow::Overflow;
 use crate::log::record::Record;
 use crate::log::superblock::{
-    FORMAT_VERSION, Home, LOG_START, SLOTS, Superblock, VERSION_WITH_CARRIED,
+    FORMAT_VERSION, Home, LOG_START, SLOTS, Superblock, VERSION_WITH_CARRIED, VERSION_WITH_COPIES,
     VERSION_WITH_RENAME_MARK,
 };
 use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
@@ -175,6 +176,11 @@ impl<H> Log<H> {
     /// [`Record::RenameMarkInPart`].
     pub(crate) fn may_carry(&self) -> bool {
         self.superblock.version >= VERSION_WITH_CARRIED
+    }
+
+    /// The records of this epoch may be [`Record::Copied`].
+    pub(crate) fn may_copy(&self) -> bool {
+        self.superblock.version >= VERSION_WITH_COPIES
     }
 
     /// The overflow file that the epoch begins with.

@@ -2,7 +2,9 @@
 
 use std::num::NonZeroU64;
 
-use mobifs_base::{ByteRange, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES, Page, PageIndex};
+use mobifs_base::{
+    ByteRange, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex,
+};
 
 /// Runs of changed bytes with fewer equal bytes than this between them are stored as
 /// one run: a run of its own costs up to four bytes and a copy when it is applied.
@@ -47,6 +49,24 @@ pub enum Record {
         /// Offset within the page, and bytes; together within one page.
         runs: Vec<(u16, Vec<u8>)>,
     },
+    /// Changed bytes of one page, most of which are content that is elsewhere.
+    Copied {
+        /// The file.
+        object: ObjectId,
+        /// Which of its pages.
+        index: PageIndex,
+        /// What is not copied is zero; otherwise it is as committed before.
+        fresh: bool,
+        /// Bytes as they were before this transaction; together within one page.
+        copies: Vec<CopiedBytes>,
+        /// Offset within the page, and bytes, over what is copied; together within one page.
+        runs: Vec<(u16, Vec<u8>)>,
+        /// CRC32C of the page's 4096 bytes.
+        crc32c: u32,
+    },
+    /// Every page that a [`Record::Copied`] of an earlier transaction changed and that still counts is
+    /// in this transaction, as [`Record::Bytes`]. What was copied may be overwritten from here on.
+    Settled,
     /// The content of this range is already in the object's lower inode.
     Direct {
         /// The file.
@@ -90,11 +110,39 @@ pub enum Record {
     },
 }
 
+/// Bytes of a page that were somewhere else before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopiedBytes {
+    /// Where in the page.
+    pub offset: u16,
+    /// How many.
+    pub length: u16,
+    /// The file that had them.
+    pub source: ObjectId,
+    /// Where in that file.
+    pub from: u64,
+}
+
+impl CopiedBytes {
+    /// The range of the page.
+    pub(crate) fn range(&self) -> std::ops::Range<usize> {
+        let start = usize::from(self.offset);
+        start..start + usize::from(self.length)
+    }
+
+    /// Whether the bytes lie within a page, and within what a file can have.
+    pub(crate) fn is_possible(&self) -> bool {
+        self.range().end <= PAGE_BYTES && self.from <= u64::MAX - PAGE_BYTES_U64
+    }
+}
+
 impl Record {
     /// Bytes of pages in it.
     pub(crate) fn content_bytes(&self) -> u64 {
         match self {
-            Self::Bytes { runs, .. } => runs.iter().map(|(_, bytes)| bytes.len() as u64).sum(),
+            Self::Bytes { runs, .. } | Self::Copied { runs, .. } => {
+                runs.iter().map(|(_, bytes)| bytes.len() as u64).sum()
+            }
             _ => 0,
         }
     }

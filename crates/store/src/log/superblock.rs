@@ -12,7 +12,7 @@ use crate::lower::{JOURNAL_BLOCK_BYTES, LowerStat};
 
 /// Format version of superblock, headers and records of the epochs that this program begins; an
 /// epoch of an earlier version is continued in that version.
-pub(crate) const FORMAT_VERSION: u32 = 5;
+pub(crate) const FORMAT_VERSION: u32 = 6;
 /// The first version whose epochs record when renames begin.
 pub(crate) const VERSION_WITH_RENAME_MARK: u32 = 2;
 /// The first version whose superblocks have the reach of the log.
@@ -23,6 +23,8 @@ const VERSION_WITH_HOME: u32 = 4;
 /// The first version whose superblocks refer to unapplied records of the epoch before, and whose
 /// epochs record that renames begin before everything else is applied.
 pub(crate) const VERSION_WITH_CARRIED: u32 = 5;
+/// The first version whose records may copy content from elsewhere.
+pub(crate) const VERSION_WITH_COPIES: u32 = 6;
 /// How far ahead of the log its reach is announced: this fraction of the journal, within limits.
 const AHEAD_SHARE: u64 = 8;
 const AHEAD_BYTES_MIN: u64 = 64 << 10;
@@ -404,7 +406,7 @@ mod tests {
         }
         assert_eq!(parse(&forged(|block| block[12] = 2)), Slot::Damaged);
         assert_eq!(parse(&forged(|block| block[8] = 0)), Slot::Damaged);
-        assert_eq!(parse(&forged(|block| block[8] = 6)), Slot::Newer(6));
+        assert_eq!(parse(&forged(|block| block[8] = 7)), Slot::Newer(7));
         // What is clean has nothing left to do.
         assert_eq!(parse(&forged(|block| block[92] = 1)), Slot::Damaged);
         for version in [1, 2, 3] {
@@ -488,9 +490,9 @@ mod tests {
             assert!(matches!(choose(slots), Err(StoreError::Corrupt { .. })));
         }
         assert!(matches!(
-            choose([new_slot, Slot::Newer(6)]),
+            choose([new_slot, Slot::Newer(7)]),
             Err(StoreError::NewerFormat {
-                found: 6,
+                found: 7,
                 supported: FORMAT_VERSION
             })
         ));

@@ -326,8 +326,8 @@ impl Pending {
                 self.merge_runs(object, index, fresh, runs);
             }
             Record::Direct { object, range } => self.merge_direct(object, range),
-            // Expanded before anything is merged.
-            Record::External { .. } => {}
+            // Replaced before anything is merged.
+            Record::External { .. } | Record::Copied { .. } | Record::Settled => {}
             Record::Bind { id, inode } => self.bind(id, inode),
         }
     }

@@ -307,6 +307,16 @@ impl Table {
         }
     }
 
+    /// The object that is known to have this name in the tree.
+    pub(crate) fn child(&self, parent: ObjectId, name: &Name) -> Option<ObjectId> {
+        let mut children = self.locations.get(&parent)?.children.iter().copied();
+        let is_at = |id: &ObjectId| {
+            let mut names = self.locations.get(id).into_iter().flat_map(Location::names);
+            names.any(|(at, known)| *at == parent && known == name)
+        };
+        children.find(is_at)
+    }
+
     /// Whether an object is known to have, or to have had, several names.
     pub(crate) fn has_had_several_names(&self, id: ObjectId) -> bool {
         let location = self.locations.get(&id);

@@ -183,7 +183,7 @@ impl Inspection {
                 Record::Object(state) if state.created => self.created += 1,
                 Record::Object(_) => self.changed += 1,
                 Record::Dentry { .. } => self.entries += 1,
-                Record::Bytes { .. } => self.pages += 1,
+                Record::Bytes { .. } | Record::Copied { .. } => self.pages += 1,
                 // Saturating: the ranges of a forged journal are of any length.
                 Record::Direct { range, .. } => {
                     self.direct_bytes = self.direct_bytes.saturating_add(range.len());
@@ -192,6 +192,7 @@ impl Inspection {
                 | Record::Bind { .. }
                 | Record::External { .. }
                 | Record::Found { .. }
+                | Record::Settled
                 | Record::RenameMark
                 | Record::RenameMarkInPart => {}
             }

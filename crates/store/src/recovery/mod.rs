@@ -4,6 +4,7 @@
 //! (`docs/DESIGN.md#a-store-is-served-before-its-journal-is-applied`).
 
 pub(crate) mod copied;
+pub(crate) mod copies;
 pub(crate) mod inspect;
 mod renamed;
 pub(crate) mod report;
@@ -11,7 +12,7 @@ mod resume;
 mod unapplied;
 mod validate;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use mobifs_base::{
@@ -29,16 +30,19 @@ use crate::locks::Order;
 use crate::log::epoch::{Epoch, RenameMark};
 use crate::log::overflow;
 use crate::log::record::Record;
+use crate::log::unsettled::Unsettled;
 use crate::log::{self, LogOptions, Scanned};
 use crate::lower::Lower;
 use crate::lower::directories::Directories;
 use crate::lower::kept_handles::KeptHandles;
 use crate::options::JournalOptions;
 use crate::overlay::Overlay;
+use crate::overlay::paths;
 use crate::overlay::pending::Pending;
 use crate::overlay::state::State;
 use crate::overlay::table::Table;
 use crate::recovery::copied::Located;
+use crate::recovery::copies::{Followed, Places, Sources};
 use crate::recovery::report::{RecoveryReport, Resumed};
 use crate::recovery::validate::is_own;
 use crate::{Capabilities, RestartSink, RestartState, StoreError};
@@ -178,13 +182,7 @@ fn scan<L: Lower>(
         .map_err(StoreError::lower("stat of the store"))?;
     let own = Directories::open(&lower, options.read_only, true)?.ok_or_else(no_store)?;
     let capabilities = find_capabilities(&lower, &own, options.read_only)?;
-    let log_options = LogOptions {
-        journal_bytes: options.journal_bytes,
-        direct_bytes_max: options.direct_bytes_max,
-        uuid_if_new: options.uuid_if_new,
-        read_only: options.read_only,
-        keeps_size: saved.is_some(),
-    };
+    let log_options = log_options(options, saved.is_some());
     let (log, mut scanned) = Reserve::open_with(&lower, &own, || {
         log::open::open(&lower, own.mobifs(), &log_options)
     })?;
@@ -199,12 +197,9 @@ fn scan<L: Lower>(
     } else {
         None
     };
-    let committed = saved
-        .and_then(|saved| saved.intent.as_ref())
-        .filter(|intent| scanned.has(intent.epoch, intent.sequence))
-        .map(|intent| intent.tags.clone())
-        .unwrap_or_default();
-    let replayed = replay(scanned, root_stat.inode, log.has_rename_mark());
+    let committed = committed_tags(&scanned, saved);
+    let replayed = replay_over(&lower, &own, &log, scanned, root_stat.inode)?;
+    let followed = replayed.followed;
     let mut state = replayed.state;
     state.table.begin_fresh_above(replayed.ids_max);
     if let Some(saved) = saved {
@@ -212,7 +207,13 @@ fn scan<L: Lower>(
     }
     let opened = Opened {
         order,
-        epoch: Epoch::found(log, replayed.recorded, next_overflow, replayed.rename_mark),
+        epoch: Epoch::found(
+            log,
+            replayed.recorded,
+            next_overflow,
+            replayed.rename_mark,
+            followed.unsettled,
+        ),
         overlay: Overlay::new(
             order,
             lower,
@@ -231,6 +232,7 @@ fn scan<L: Lower>(
         capabilities,
         first_new: first_above(replayed.ids_max),
     };
+    report_incomplete(&opened.overlay, &followed.incomplete);
     Ok(Found {
         opened,
         report,
@@ -238,6 +240,38 @@ fn scan<L: Lower>(
         located,
         is_suspect: replayed.is_suspect,
     })
+}
+
+const fn log_options(options: &JournalOptions, keeps_size: bool) -> LogOptions {
+    LogOptions {
+        journal_bytes: options.journal_bytes,
+        direct_bytes_max: options.direct_bytes_max,
+        uuid_if_new: options.uuid_if_new,
+        read_only: options.read_only,
+        keeps_size,
+    }
+}
+
+/// The tags of the saved intent, if it was carried out.
+fn committed_tags(scanned: &Scanned, saved: Option<&RestartState>) -> Vec<u64> {
+    saved
+        .and_then(|saved| saved.intent.as_ref())
+        .filter(|intent| scanned.has(intent.epoch, intent.sequence))
+        .map(|intent| intent.tags.clone())
+        .unwrap_or_default()
+}
+
+/// Some of their content is not what was committed.
+fn report_incomplete<L: Lower>(overlay: &Overlay<L>, files: &BTreeSet<ObjectId>) {
+    let state = overlay.state();
+    for &id in files {
+        let path = paths::path_of(&state, id);
+        tracing::error!(
+            %id, path,
+            "another program changed or removed a database whose content the journal has in this file, \
+             which is damaged now"
+        );
+    }
 }
 
 fn no_store() -> StoreError {
@@ -384,10 +418,33 @@ struct Replayed {
     ids_max: u64,
     /// There are records that no mount writes.
     is_suspect: bool,
+    followed: Followed,
+}
+
+/// Merges the journal's transactions, in order, with what they copy from the lower filesystem.
+fn replay_over<L: Lower>(
+    lower: &L,
+    own: &Directories<L::Handle>,
+    log: &log::Log<L::Handle>,
+    scanned: Scanned,
+    root_inode: u64,
+) -> Result<Replayed, StoreError> {
+    let in_copy = copied::inodes(&scanned.transactions);
+    let places = Places::of(&scanned.transactions, &in_copy);
+    let limbo: &L::Handle = own.limbo();
+    let mut open = |id| places.open(lower, limbo, id);
+    let unsettled = Unsettled::of_new_epoch(log.may_copy() && log.is_empty());
+    let sources = Sources::new(lower, &mut open, &scanned.transactions, unsettled);
+    replay(scanned, root_inode, log.has_rename_mark(), sources)
 }
 
 /// Merges the journal's transactions, in order.
-fn replay(scanned: Scanned, root_inode: u64, has_rename_mark: bool) -> Replayed {
+fn replay<L: Lower>(
+    scanned: Scanned,
+    root_inode: u64,
+    has_rename_mark: bool,
+    mut sources: Sources<'_, L>,
+) -> Result<Replayed, StoreError> {
     let mut pending = Pending::default();
     let mut table = Table::new(root_inode);
     let mut recorded = HashSet::new();
@@ -398,7 +455,8 @@ fn replay(scanned: Scanned, root_inode: u64, has_rename_mark: bool) -> Replayed 
     let mut is_suspect = false;
     let mut is_bound = false;
     let in_copy = copied::inodes(&scanned.transactions);
-    for (_, records) in scanned.transactions {
+    for (sequence, mut records) in scanned.transactions {
+        sources.resolve(&pending, sequence, &mut records)?;
         // More was committed after an apply that failed while names moved.
         if rename_mark != RenameMark::NotBegun || !has_rename_mark {
             rename_mark = RenameMark::Unknown;
@@ -453,13 +511,14 @@ fn replay(scanned: Scanned, root_inode: u64, has_rename_mark: bool) -> Replayed 
     if ids_max > OBJECT_ID_MAX {
         (rename_mark, ids_max, is_suspect) = (RenameMark::Unknown, ObjectId::ROOT.0, true);
     }
-    Replayed {
+    Ok(Replayed {
         state: State::new(pending, table),
         recorded,
         rename_mark,
         ids_max,
         is_suspect,
-    }
+        followed: sources.finish(),
+    })
 }
 
 /// The first id for a new object where no id in use is above `id`.

@@ -228,6 +228,8 @@ impl Placed {
             | Record::Bind { .. }
             | Record::RenameMark
             | Record::RenameMarkInPart
+            | Record::Copied { .. }
+            | Record::Settled
             | Record::External { .. } => false,
             Record::Object(state) => is_there(&state.id),
             Record::Dentry { parent, child, .. } => {

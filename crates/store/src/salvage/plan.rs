@@ -7,8 +7,11 @@ use mobifs_base::{FileKind, Name, ObjectId, Timestamp};
 use crate::StoreError;
 use crate::log::JOURNAL;
 use crate::log::record::Record;
+use crate::log::unsettled::Unsettled;
 use crate::lower::{Lower, found};
+use crate::overlay::pending::Pending;
 use crate::recovery::copied;
+use crate::recovery::copies::Sources;
 use crate::recovery::inspect::{Parts, inspect};
 use crate::salvage::applied;
 use crate::salvage::naming::Names;
@@ -122,6 +125,7 @@ impl Plan {
         let changed = traces::changes(&reading.lost);
         wanted.extend(changed.keys().map(|id| id.0));
         let mut tree = Tree::walk(lower, own, &wanted)?;
+        reading.resolve_copies(lower, &tree, &objects)?;
         if reading.may_be_applied
             && reading.lost.is_empty()
             && applied::is_applied(lower, &tree, &objects, &reading.intact)?
@@ -192,6 +196,34 @@ impl Reading {
             }),
         );
         self.intact_bytes = 0;
+    }
+
+    /// Replaces what intact transactions copy by its content. That is not in the tree any more where a lost
+    /// transaction said that it may be overwritten, and it was.
+    fn resolve_copies<L: Lower>(
+        &mut self,
+        lower: &L,
+        tree: &Tree,
+        objects: &Objects,
+    ) -> Result<(), StoreError> {
+        let mut open = |id: ObjectId| match objects.inode(id, tree) {
+            Some(inode) => tree.open_object(lower, inode),
+            None => Ok(None),
+        };
+        let unsettled = Unsettled::default();
+        let mut sources = Sources::new(lower, &mut open, &self.intact, unsettled);
+        let mut pending = Pending::default();
+        for (sequence, records) in &mut self.intact {
+            sources.resolve(&pending, *sequence, records)?;
+            records.retain(|record| *record != Record::Settled);
+            for record in records.iter() {
+                pending.merge_record(record.clone());
+            }
+        }
+        let incomplete = sources.finish().incomplete.into_iter();
+        self.damage
+            .extend(incomplete.map(|id| format!("content of {id} was copied, and is gone")));
+        Ok(())
     }
 
     /// Whether the journal is a copy, and the inodes that it knows may be those of the original. Those

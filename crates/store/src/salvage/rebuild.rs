@@ -1,6 +1,8 @@
 //! The steps of a salvage. A power cut at any of them leaves a store that a mount refuses, and from
 //! which the next salvage goes on; or the salvaged one.
 
+use std::collections::HashSet;
+
 use mobifs_base::{FileKind, Name};
 
 use crate::StoreError;
@@ -8,6 +10,7 @@ use crate::apply::reserve::Reserve;
 use crate::log::epoch::{BIND_RESERVE_BYTES, Epoch, RenameMark};
 use crate::log::record::Record;
 use crate::log::superblock::{FORMAT_VERSION, JOURNAL_BYTES_MIN, LOG_START, Superblock};
+use crate::log::unsettled::Unsettled;
 use crate::log::{DAMAGED_PREFIX, JOURNAL, Log, create, identity, open, overflow};
 use crate::lower::directories::Directories;
 use crate::lower::{JOURNAL_BLOCK_BYTES, Lower, found};
@@ -168,7 +171,9 @@ fn build<L: Lower>(
     };
     let next_overflow = next_overflow(lower, own.stage())?;
     let log: Log<L::Handle> = open::fresh(made);
-    let mut epoch = Epoch::found(log, Default::default(), next_overflow, RenameMark::NotBegun);
+    let (recorded, unsettled) = (HashSet::new(), Unsettled::default());
+    let mark = RenameMark::NotBegun;
+    let mut epoch = Epoch::found(log, recorded, next_overflow, mark, unsettled);
     for records in &plan.transactions {
         epoch.append(lower, own.stage(), records, BIND_RESERVE_BYTES)?;
     }

@@ -51,7 +51,7 @@ pub(super) fn changes(lost: &[Lost]) -> BTreeMap<ObjectId, Changes> {
                 object.created |= state.created;
                 object.deleted = state.attributes.nlink == 0;
             }
-            Record::Bytes { object, .. } => {
+            Record::Bytes { object, .. } | Record::Copied { object, .. } => {
                 changes.entry(*object).or_default().bytes += record.content_bytes();
             }
             Record::Direct { object, range } => {
@@ -128,6 +128,12 @@ pub(super) fn find<L: Lower>(
                 index,
                 runs,
                 ..
+            }
+            | Record::Copied {
+                object,
+                index,
+                runs,
+                ..
             } if !created.contains(object) => files.has_runs(*object, *index, runs, &pending)?,
             _ => continue,
         };
@@ -147,7 +153,9 @@ pub(super) fn find<L: Lower>(
 fn object_of(record: &Record) -> Option<ObjectId> {
     match record {
         Record::Object(state) => Some(state.id),
-        Record::Direct { object, .. } | Record::Bytes { object, .. } => Some(*object),
+        Record::Direct { object, .. }
+        | Record::Bytes { object, .. }
+        | Record::Copied { object, .. } => Some(*object),
         _ => None,
     }
 }

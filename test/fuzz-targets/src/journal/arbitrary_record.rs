@@ -9,7 +9,7 @@ use mobifs_base::{
     Attributes, ByteRange, DeviceNumber, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES,
     PAGE_BYTES_U64, PageIndex, Timestamp,
 };
-use mobifs_store::fuzzing::Record;
+use mobifs_store::fuzzing::{CopiedBytes, Record};
 
 const KINDS: [FileKind; 7] = [
     FileKind::Regular,
@@ -38,7 +38,7 @@ pub(super) fn records(u: &mut Unstructured<'_>) -> Result<Vec<Record>> {
 }
 
 fn record(u: &mut Unstructured<'_>) -> Result<Record> {
-    Ok(match u.int_in_range(0..=9)? {
+    Ok(match u.int_in_range(0..=10)? {
         0 => Record::Known {
             id: id(u)?,
             inode: number(u)?,
@@ -72,6 +72,14 @@ fn record(u: &mut Unstructured<'_>) -> Result<Record> {
             records: u.arbitrary()?,
             crc32c: u.arbitrary()?,
         },
+        9 => Record::Copied {
+            object: id(u)?,
+            index: PageIndex(number(u)? % (u64::MAX / PAGE_BYTES_U64 + 1)),
+            fresh: u.arbitrary()?,
+            copies: list(u, copied)?,
+            runs: list(u, run)?,
+            crc32c: u.arbitrary()?,
+        },
         // It is the last one where a mount writes it.
         _ if u.is_empty() => Record::RenameMark,
         _ => of_apply(id(u)?, number(u)?),
@@ -80,7 +88,9 @@ fn record(u: &mut Unstructured<'_>) -> Result<Record> {
 
 /// One of the records that say which inode an object has, or how far an apply has come.
 fn of_apply(id: ObjectId, inode: u64) -> Record {
-    if inode % 16 == 9 {
+    if inode % 16 == 13 {
+        Record::Settled
+    } else if inode % 16 == 9 {
         Record::RenameMarkInPart
     } else if inode % 4 == 3 {
         let inode = NonZeroU64::new(inode / 4);
@@ -164,6 +174,16 @@ fn run(u: &mut Unstructured<'_>) -> Result<(u16, Vec<u8>)> {
     let mut bytes = bytes(u)?;
     bytes.truncate(PAGE_BYTES - usize::from(offset));
     Ok((offset, bytes))
+}
+
+fn copied(u: &mut Unstructured<'_>) -> Result<CopiedBytes> {
+    let offset: u16 = u.int_in_range(0..=4096)?;
+    Ok(CopiedBytes {
+        offset,
+        length: u.int_in_range(0..=4096 - offset)?,
+        source: id(u)?,
+        from: number(u)?.min(u64::MAX - PAGE_BYTES_U64),
+    })
 }
 
 fn shared(u: &mut Unstructured<'_>) -> Result<Option<Arc<[u8]>>> {

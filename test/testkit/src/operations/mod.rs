@@ -4,6 +4,7 @@ mod generator;
 mod patterns;
 mod payload;
 mod script;
+mod sqlite_pages;
 
 pub use generator::{Profile, generate, generate_on};
 pub use payload::Payload;

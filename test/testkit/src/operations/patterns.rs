@@ -8,12 +8,14 @@ const DATABASE_PAGE_BYTES: u32 = 4096;
 
 impl Generator<'_> {
     pub(super) fn pattern(&mut self) {
-        match self.random.below(6) {
+        match self.random.below(8) {
             0 => self.rollback_journal(),
             1 => self.write_ahead_log(),
             2 => self.save_by_rename(),
             3 => self.save_in_place(),
             4 => self.joint_transaction(),
+            5 => self.log_of_similar_pages(),
+            6 => self.rollback_journal_of_pages(),
             _ => self.append_log(),
         }
     }
@@ -190,14 +192,14 @@ impl Generator<'_> {
         }
     }
 
-    fn truncate(&mut self, path: &str, size: u64) {
+    pub(super) fn truncate(&mut self, path: &str, size: u64) {
         self.run(Operation::Truncate {
             file: FileRef::Path(path.to_owned()),
             size,
         });
     }
 
-    fn write(&mut self, path: &str, offset: u64, length: u32) {
+    pub(super) fn write(&mut self, path: &str, offset: u64, length: u32) {
         let data = Payload {
             tag: self.next_tag(),
             length,
@@ -209,7 +211,7 @@ impl Generator<'_> {
         });
     }
 
-    fn fsync(&mut self, path: &str) {
+    pub(super) fn fsync(&mut self, path: &str) {
         self.run(Operation::Fsync {
             file: FileRef::Path(path.to_owned()),
         });

@@ -3,6 +3,7 @@
 //! would find them in use.
 
 mod calibration;
+mod copied_pages;
 mod copied_stores;
 mod crash_search;
 mod engine_properties;

@@ -5,7 +5,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::log::record::diff;
+use crate::log::record::{CopiedBytes, diff};
 use mobifs_base::Page;
 
 fn encoded(records: &[Record]) -> Vec<u8> {
@@ -75,6 +75,17 @@ fn run() -> impl Strategy<Value = (u16, Vec<u8>)> {
     (0..=4096_u16, vec(any::<u8>(), 0..200)).prop_map(|(offset, mut bytes)| {
         bytes.truncate(PAGE_BYTES - usize::from(offset));
         (offset, bytes)
+    })
+}
+
+fn copied_bytes() -> impl Strategy<Value = CopiedBytes> {
+    (0..=4096_u16, 0..=4096_u16, id(), number()).prop_map(|(offset, length, source, from)| {
+        CopiedBytes {
+            offset,
+            length: length.min(4096 - offset),
+            source,
+            from: from.min(u64::MAX - PAGE_BYTES_U64),
+        }
     })
 }
 
@@ -167,6 +178,24 @@ pub(crate) fn record() -> BoxedStrategy<Record> {
             runs,
         },
     );
+    let copied = (
+        id(),
+        page_index(),
+        any::<bool>(),
+        vec(copied_bytes(), 0..4),
+        vec(run(), 0..4),
+        any::<u32>(),
+    )
+        .prop_map(
+            |(object, index, fresh, copies, runs, crc32c)| Record::Copied {
+                object,
+                index,
+                fresh,
+                copies,
+                runs,
+                crc32c,
+            },
+        );
     let direct = (id(), range()).prop_map(|(object, range)| Record::Direct { object, range });
     let external = (number(), number(), any::<u32>(), any::<u32>()).prop_map(
         |(file, bytes, records, crc32c)| Record::External {
@@ -187,6 +216,8 @@ pub(crate) fn record() -> BoxedStrategy<Record> {
         object().prop_map(Record::Object).boxed(),
         dentry.boxed(),
         bytes.boxed(),
+        copied.boxed(),
+        Just(Record::Settled).boxed(),
         direct.boxed(),
         external.boxed(),
         bind.boxed(),
@@ -317,10 +348,29 @@ fn bytes_outside_their_page_are_neither_written_nor_read() {
             fresh: true,
             runs: vec![],
         },
+        copied(4095, 2, 0),
+        copied(0, 4097, 0),
+        copied(0, 1, u64::MAX - PAGE_BYTES_U64 + 1),
     ];
     for record in bad {
         assert!(!is_encodable(&record));
         assert!(decode(&encoded(std::slice::from_ref(&record)), 1).is_err());
+    }
+}
+
+fn copied(offset: u16, length: u16, from: u64) -> Record {
+    Record::Copied {
+        object: ObjectId(300),
+        index: PageIndex(129),
+        fresh: false,
+        copies: vec![CopiedBytes {
+            offset,
+            length,
+            source: ObjectId(7),
+            from,
+        }],
+        runs: vec![(4, vec![5])],
+        crc32c: 0xdead_beef,
     }
 }
 
@@ -428,11 +478,13 @@ fn records_keep_their_bytes() {
             id: ObjectId(300),
             inode: NonZeroU64::new(78),
         },
+        copied(24, 4072, 1 << 20),
+        Record::Settled,
     ];
     let golden = "010e80808080802002020364697202d9040303ff1fe807ffffffff0f8310060101ff93ebdc0380c4\
         9fd50cff93ebdc0382c49fd50cff93ebdc0306746172676574020081208040000180208140020675\
         7365722e610676616c756506757365722e6200030e05656e7472798080808080808001ffffffffff\
         ffffff040e04676f6e6506d8048101020003616263a01f01ff07d804802081808080200805808040\
-        f0a204effdb6f50d09d8044d0a0c0bd8044e";
+        f0a204effdb6f50d09d8044d0a0c0bd8044e0dd80481010118e81f0e80804001040105efbeadde0f";
     assert_eq!(hex(&encoded(&records)), golden);
 }

@@ -19,6 +19,7 @@
 //! * now and then, that the history can go on from there, with further crashes, before
 //!   or after that apply.
 
+mod database;
 pub mod kill;
 mod operation;
 mod run;
@@ -72,6 +73,8 @@ statistics! {
         pub lower_calls: u64,
         /// Crash images recovered and compared.
         pub crash_points: u64,
+        /// Pages of databases that went to the journal as copies.
+        pub copied_pages: u64,
         /// Images of a cut while something was being applied or closed.
         pub during_apply: u64,
         /// Images of a cut during a recovery.
@@ -106,7 +109,7 @@ impl fmt::Display for SearchStatistics {
         write!(
             f,
             "{} crash points ({} during apply, {} during recovery, {} during recovery of \
-             recovery or deeper) in {} histories with {} transactions and {} lower calls; {} \
+             recovery or deeper) in {} histories with {} transactions ({} pages as copies) and {} lower calls; {} \
              went on after a crash ({} before it was applied); recoveries found {} transactions \
              and {} torn tails, {} served them unapplied, {} more mounts did so again; {} were \
              copied before, {} more copies were refused; {} times something was refused below, {} \
@@ -117,6 +120,7 @@ impl fmt::Display for SearchStatistics {
             self.during_nested_recovery,
             self.histories,
             self.transactions,
+            self.copied_pages,
             self.lower_calls,
             self.continued,
             self.continued_unapplied,

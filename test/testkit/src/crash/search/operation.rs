@@ -49,6 +49,11 @@ pub(super) enum Verb {
     LinkUnnamed,
     /// Closes a file that has no name.
     Close,
+    /// A transaction in the log of a database: frames that are earlier pages but for a row; sometimes a
+    /// checkpoint before it.
+    LogPages,
+    /// A transaction with a rollback journal, which has the pages as they were.
+    RollBackPages,
 }
 
 /// Verbs with their weight.
@@ -77,6 +82,8 @@ const WEIGHTS: &[(Verb, u64)] = &[
     (Verb::CreateUnnamed, 3),
     (Verb::LinkUnnamed, 3),
     (Verb::Close, 2),
+    (Verb::LogPages, 3),
+    (Verb::RollBackPages, 3),
 ];
 
 /// Verbs of a history that is about what is in a few files: the effects of one transaction meet the
@@ -93,17 +100,38 @@ const CONTENT_WEIGHTS: &[(Verb, u64)] = &[
     (Verb::Rename, 1),
 ];
 
+/// Verbs of a history that is about a database.
+const DATABASE_WEIGHTS: &[(Verb, u64)] = &[
+    (Verb::LogPages, 20),
+    (Verb::RollBackPages, 12),
+    (Verb::CreateFile, 1),
+    (Verb::CreateDirectory, 1),
+    (Verb::Write, 3),
+    (Verb::WriteBig, 3),
+    (Verb::Truncate, 4),
+    (Verb::Punch, 2),
+    (Verb::Rename, 2),
+    (Verb::Exchange, 1),
+    (Verb::Link, 1),
+    (Verb::Remove, 1),
+    (Verb::RemoveOpen, 2),
+    (Verb::SpillRemoved, 2),
+    (Verb::Close, 1),
+];
+
 /// What a history is about.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Topic {
     Anything,
     Content,
+    Database,
 }
 
 impl Topic {
     pub(super) fn random(dice: &mut Random) -> Self {
-        match dice.below(4) {
+        match dice.below(5) {
             0 => Self::Content,
+            1 => Self::Database,
             _ => Self::Anything,
         }
     }
@@ -112,6 +140,7 @@ impl Topic {
         match self {
             Self::Anything => WEIGHTS,
             Self::Content => CONTENT_WEIGHTS,
+            Self::Database => DATABASE_WEIGHTS,
         }
     }
 }
@@ -167,7 +196,7 @@ pub(super) struct Step {
 impl Step {
     pub(super) fn random(dice: &mut Random, topic: Topic) -> Self {
         let count = match (topic, dice.below(10)) {
-            (_, 0..=3) | (Topic::Content, 4..=7) => 1,
+            (_, 0..=3) | (Topic::Content | Topic::Database, 4..=7) => 1,
             (_, 4..=7) => 1 + dice.below(6),
             _ => 1 + dice.below(24),
         };
@@ -203,7 +232,7 @@ impl History {
             .map(|_| Operation::random(&mut dice, Topic::Anything))
             .collect();
         let most = match topic {
-            Topic::Content => 24,
+            Topic::Content | Topic::Database => 24,
             Topic::Anything => 10,
         };
         let steps = (0..3 + dice.below(most))

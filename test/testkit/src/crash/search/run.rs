@@ -318,6 +318,7 @@ impl Runner {
         let candidate = Candidate::new(&self.world.tree);
         self.progress.lock().allowed.push(candidate);
         let store = self.store()?;
+        let copied = store.pending().journal.copied_pages;
         let commit = || store.commit(entries.iter().cloned().collect());
         match commit() {
             Err(error) if self.search.is_refusal(&error) => {
@@ -328,7 +329,11 @@ impl Runner {
             }
             done => done.map_err(text)?,
         }
-        self.search.count(|statistics| statistics.transactions += 1);
+        let copied = self.store()?.pending().journal.copied_pages - copied;
+        self.search.count(|statistics| {
+            statistics.transactions += 1;
+            statistics.copied_pages += copied;
+        });
         self.progress.lock().allowed.remove(0);
         Ok(())
     }

@@ -73,6 +73,18 @@ fn the_entries_handed_over_add_up_to_the_tree() {
 }
 
 #[test]
+fn histories_of_databases_are_committed_as_copies() {
+    let options = SearchOptions {
+        images_permille: 0,
+        ..SearchOptions::default()
+    };
+    let copied: u64 = (0..30)
+        .map(|seed| search(seed, &options).unwrap().copied_pages)
+        .sum();
+    assert!(copied >= 20, "{copied} pages");
+}
+
+#[test]
 fn a_planted_tree_is_what_is_found() {
     for seed in 0..40 {
         let mut world = World::new();

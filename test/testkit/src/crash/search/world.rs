@@ -18,13 +18,14 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The history's clock starts here.
 const CLOCK_START_SECONDS: i64 = 1_000_000_000;
 /// Few names, so that operations meet.
-const NAMES: [&[u8]; 9] = [
+const NAMES: [&[u8]; 10] = [
     b"a",
     b"b",
     b"c",
     b"d",
     b"db",
     b"db-journal",
+    b"db-wal",
     b"\xff\n",
     b"-x *",
     &[b'n'; 255],
@@ -211,7 +212,7 @@ impl World {
         files.max_by_key(|&id| self.tree.node(id).attributes.ctime)
     }
 
-    fn pick_directory(&self, number: u64) -> NodeId {
+    pub(super) fn pick_directory(&self, number: u64) -> NodeId {
         self.pick(number, |node| node.attributes.kind == FileKind::Directory)
             .unwrap_or(ROOT)
     }
@@ -409,6 +410,8 @@ impl World {
             Verb::Rename | Verb::Exchange | Verb::Link | Verb::Remove | Verb::Recreate => {
                 self.perform_on_entries(operation);
             }
+            Verb::LogPages => self.log_pages(numbers),
+            Verb::RollBackPages => self.roll_back_pages(numbers),
             _ => self.perform_on_object(operation),
         }
         Vec::new()
