@@ -537,9 +537,10 @@ pub(crate) struct RunArguments {
     /// What decides on calls: a library in the program, a supervisor beside it, or both
     #[arg(long, value_name = "MECHANISM", default_value = "both")]
     pub(crate) mechanism: RunMechanism,
-    /// io_uring: refuse it, or allow it with its own durability
-    #[arg(long, value_name = "WHAT", default_value = "refuse")]
-    pub(crate) io_uring: RunRings,
+    /// io_uring: refuse it, or allow it with its own durability [default: refuse; with --mechanism
+    /// preload: allow, as the library cannot refuse it]
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) io_uring: Option<RunRings>,
     /// Print what is done
     #[arg(long, short)]
     pub(crate) verbose: bool,

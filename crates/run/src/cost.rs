@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use mobifs_steered::Decisions;
 
-use crate::launch::receive;
+use crate::launch::{begin, receive};
 use crate::ledger::Ledger;
 use crate::listener::{Answer, Listener, Next};
 use crate::target::{Found, MountTable, Threads};
@@ -53,7 +53,8 @@ fn measured(by: By) -> String {
 }
 
 fn answer_all(socket: &OwnedFd, by: By) {
-    let (listener, ..) = receive(socket, "-").unwrap();
+    let (listener, ..) = receive(socket).unwrap();
+    begin(socket, "-");
     let listener = Listener::new(listener, Ledger::create().unwrap());
     let (decisions, mut threads) = (Decisions::for_all(), Threads::default());
     priority::raise();

@@ -40,22 +40,29 @@ const OVER: i32 = 0;
 const AGAIN: i32 = 1;
 
 /// Serves until no program is left, whichever of the processes is killed meanwhile. It returns in the process that is
-/// then the outer guard. This process must have only one thread.
-pub(crate) fn serve(supervisor: &Arc<Supervisor>) {
+/// then the outer guard. This process must have only one thread. `begin` is called by each worker when it begins to
+/// answer.
+pub(crate) fn serve(supervisor: &Arc<Supervisor>, begin: &dyn Fn()) {
     let _named = set_name(c"mobifs-run-keep");
     let mut starts = Starts::default();
     loop {
         // What a guard leaves that is killed is this process's to wait for.
         let _adopts = set_child_subreaper(Some(getpid()));
-        let end = start_inner(supervisor, &mut starts);
+        let end = start_inner(supervisor, begin, &mut starts);
         match end {
             Ok(End::Over) => return,
             Ok(End::Again) => {}
             // There is no room for a process, or for descriptors.
-            Err(_) if supervisor.pass_on(PASS_ON) => return,
+            Err(_) if pass_on(supervisor, begin) => return,
             Err(_) => {}
         }
     }
+}
+
+/// Answers without a worker for a while, by having the kernel carry the calls out: whether no program is left.
+fn pass_on(supervisor: &Supervisor, begin: &dyn Fn()) -> bool {
+    begin();
+    supervisor.pass_on(PASS_ON)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +74,11 @@ enum End {
 }
 
 /// The outer guard's part, until the inner guard and its worker have ended.
-fn start_inner(supervisor: &Arc<Supervisor>, starts: &mut Starts) -> Result<End, Errno> {
+fn start_inner(
+    supervisor: &Arc<Supervisor>,
+    begin: &dyn Fn(),
+    starts: &mut Starts,
+) -> Result<End, Errno> {
     let (outer, keeps_outer) = life()?;
     let (below, keeps_below) = life()?;
     starts.begin();
@@ -75,7 +86,7 @@ fn start_inner(supervisor: &Arc<Supervisor>, starts: &mut Starts) -> Result<End,
         Forked::Child => {
             drop((keeps_outer, below));
             *starts = Starts::default();
-            let end = guard(supervisor, &outer);
+            let end = guard(supervisor, begin, &outer);
             drop(keeps_below);
             match end {
                 End::Over => exit(OVER),
@@ -98,13 +109,13 @@ fn start_inner(supervisor: &Arc<Supervisor>, starts: &mut Starts) -> Result<End,
 }
 
 /// The inner guard's part; [`End::Again`] when it is alone.
-fn guard(supervisor: &Arc<Supervisor>, outer: &OwnedFd) -> End {
+fn guard(supervisor: &Arc<Supervisor>, begin: &dyn Fn(), outer: &OwnedFd) -> End {
     let mut starts = Starts::default();
     while !is_over(outer) {
-        let end = start_worker(supervisor, outer, &mut starts);
+        let end = start_worker(supervisor, begin, outer, &mut starts);
         let is_over = match end {
             Ok(end) => end == End::Over,
-            Err(_) => supervisor.pass_on(PASS_ON),
+            Err(_) => pass_on(supervisor, begin),
         };
         if is_over {
             return End::Over;
@@ -116,6 +127,7 @@ fn guard(supervisor: &Arc<Supervisor>, outer: &OwnedFd) -> End {
 /// Starts a worker, and waits for its end or that of the outer guard.
 fn start_worker(
     supervisor: &Arc<Supervisor>,
+    begin: &dyn Fn(),
     outer: &OwnedFd,
     starts: &mut Starts,
 ) -> Result<End, Errno> {
@@ -125,7 +137,7 @@ fn start_worker(
     let child = match fork()? {
         Forked::Child => {
             drop((keeps_inner, worker));
-            let code = work(supervisor, inner, outer);
+            let code = work(supervisor, begin, inner, outer);
             drop(keeps_worker);
             exit(code)
         }
@@ -143,7 +155,7 @@ fn start_worker(
 }
 
 /// The worker's part: what it exits with.
-fn work(supervisor: &Arc<Supervisor>, inner: OwnedFd, outer: &OwnedFd) -> i32 {
+fn work(supervisor: &Arc<Supervisor>, begin: &dyn Fn(), inner: OwnedFd, outer: &OwnedFd) -> i32 {
     let _named = set_name(c"mobifs-run");
     priority::raise();
     if let Ok(outer) = outer.try_clone() {
@@ -155,6 +167,7 @@ fn work(supervisor: &Arc<Supervisor>, inner: OwnedFd, outer: &OwnedFd) -> i32 {
             }
         });
     }
+    begin();
     if supervisor.serve() { OVER } else { AGAIN }
 }
 

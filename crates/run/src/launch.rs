@@ -117,8 +117,14 @@ pub enum RunError {
          it, or use `--mechanism seccomp`"
     )]
     NoLibrary,
+    /// The supervisor ended before it could answer calls.
+    #[error(
+        "the command was not run, as its supervisor ended before it could answer calls, killed or out of \
+         memory: run it again"
+    )]
+    SupervisorEnded,
     /// A system call failed.
-    #[error("cannot {what}: {source}")]
+    #[error("the command was not run: cannot {what}: {source}")]
     System {
         /// What was to be done.
         what: &'static str,
@@ -137,11 +143,11 @@ pub enum RunError {
 
 impl RunError {
     /// What shells exit with in this case: 127 for a command that is not there, 126 for one that
-    /// cannot be run.
+    /// cannot be run. None: it was refused, or its user asked for what does not go together.
     pub fn exit_code(&self) -> Option<u8> {
         match self {
             Self::Command { source, .. } if source.kind() == io::ErrorKind::NotFound => Some(127),
-            Self::Command { .. } => Some(126),
+            Self::Command { .. } | Self::SupervisorEnded | Self::System { .. } => Some(126),
             _ => None,
         }
     }
@@ -260,7 +266,10 @@ impl Run {
             if let Some(group) = group {
                 group.leave();
             }
-            RunError::of("reach the supervisor")(error)
+            match error {
+                Errno::CONNRESET | Errno::PIPE => RunError::SupervisorEnded,
+                error => RunError::of("reach the supervisor")(error),
+            }
         })
     }
 
@@ -365,13 +374,14 @@ fn supervise(socket: OwnedFd, decisions: Decisions, directory: Directory) {
     let Ok(ledger) = Ledger::create() else {
         return;
     };
-    let Ok((listener, calls_are_kept, path)) = receive(&socket, &address) else {
+    let Ok((listener, calls_are_kept, path)) = receive(&socket) else {
         return;
     };
-    drop(socket);
     let listener = Listener::new(listener, ledger);
     let supervisor = Supervisor::new(listener, decisions, directory, calls_are_kept, flag);
-    guards::serve(&Arc::new(supervisor));
+    // The command begins when a worker answers, and not before: whichever of the processes is killed until
+    // then, either another one takes its place, or the socket closes and the command is not run.
+    guards::serve(&Arc::new(supervisor), &|| begin(&socket, &address));
     if !path.is_empty() {
         Group::at(path.into()).remove();
     }
@@ -382,7 +392,7 @@ const NO_FLAG: &str = "-";
 const ADDRESS_BYTES_MAX: usize = 256;
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Gives the supervisor the listener, and waits until it has it. What it answers is the address of its
+/// Gives the supervisor the listener, and waits until it answers calls. What it answers is the address of its
 /// flag.
 pub(crate) fn hand_over(
     supervisor: &OwnedFd,
@@ -410,8 +420,8 @@ pub(crate) fn hand_over(
     }
 }
 
-/// The supervisor's side.
-pub(crate) fn receive(socket: &OwnedFd, address: &str) -> Result<(OwnedFd, bool, OsString), Errno> {
+/// The supervisor's side: the listener, whether calls are kept that it has received, and the path of the group.
+pub(crate) fn receive(socket: &OwnedFd) -> Result<(OwnedFd, bool, OsString), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let (mut flag, mut path) = ([0], [0; PATH_BYTES_MAX]);
@@ -423,7 +433,11 @@ pub(crate) fn receive(socket: &OwnedFd, address: &str) -> Result<(OwnedFd, bool,
         _ => None,
     });
     let listener = listener.ok_or(Errno::BADMSG)?;
-    rustix::io::write(socket, address.as_bytes())?;
     let path = path.get(..received.bytes.saturating_sub(1)).unwrap_or(&[]);
     Ok((listener, flag == [1], OsString::from_vec(path.to_vec())))
+}
+
+/// Tells who has handed over that calls are answered from now on. A worker that comes later says so to no one.
+pub(crate) fn begin(socket: &OwnedFd, address: &str) {
+    let _none_waits = rustix::io::write(socket, address.as_bytes());
 }

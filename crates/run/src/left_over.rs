@@ -10,7 +10,7 @@ use std::sync::Arc;
 use mobifs_steered::{Decisions, Directory, MappingFlag};
 use rustix::io::Errno;
 
-use crate::launch::receive;
+use crate::launch::{begin, receive};
 use crate::ledger::Ledger;
 use crate::listener::{Call, Listener, Next};
 use crate::supervised;
@@ -46,7 +46,8 @@ fn what_was_taken_up_is_finished() {
 /// What the program says of its call, and whether a mapping is known then. `before`: what the killed one has done.
 fn said(to_do: &str, before: impl Fn(&Listener, &Call)) -> (String, bool) {
     let (socket, caller) = supervised::start(TEST, to_do);
-    let (listener, calls_are_kept, _) = receive(&socket, "-").unwrap();
+    let (listener, calls_are_kept, _) = receive(&socket).unwrap();
+    begin(&socket, "-");
     let listener = Listener::new(listener, Ledger::create().unwrap());
     let next = listener.next(None, || ()).unwrap();
     let Next::Call(taken) = next else {

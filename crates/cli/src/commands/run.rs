@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
             RunMechanism::Preload => Mechanism::Preload,
             RunMechanism::Seccomp => Mechanism::Seccomp,
         },
-        allows_rings: arguments.io_uring == RunRings::Allow,
+        allows_rings: arguments.io_uring == Some(RunRings::Allow),
     };
     let report = |sentence: &str| {
         if arguments.verbose {
@@ -61,6 +61,12 @@ fn refuse_what_means_nothing(arguments: &RunArguments) -> Result<(), Failure> {
         format!("there is no option {word}; a command of that name is given by its path (./{word})")
     } else if arguments.is_unsafe && arguments.class == RunClass::Durable {
         "--unsafe and --class durable exclude each other".to_owned()
+    } else if arguments.mechanism == RunMechanism::Preload
+        && arguments.io_uring == Some(RunRings::Refuse)
+    {
+        "--io-uring refuse needs the supervisor, which --mechanism preload does without: choose another mechanism, or \
+         leave --io-uring away"
+            .to_owned()
     } else if arguments.install && arguments.systemd.is_none() {
         "--install installs what --systemd UNIT prints: name the unit".to_owned()
     } else if arguments.app.as_deref() == Some("") {
@@ -128,7 +134,7 @@ fn words_of(arguments: &RunArguments) -> Vec<OsString> {
         RunMechanism::Preload => words.push("--mechanism=preload".into()),
         RunMechanism::Seccomp => words.push("--mechanism=seccomp".into()),
     }
-    if arguments.io_uring == RunRings::Allow {
+    if arguments.io_uring == Some(RunRings::Allow) {
         words.push("--io-uring=allow".into());
     }
     words

@@ -104,6 +104,11 @@ fn without_seccomp(command: &mut Command) {
 
 /// Makes a system call fail in the command.
 fn without(command: &mut Command, number: libc::c_long, error: i32) {
+    at_call(command, number, libc::SECCOMP_RET_ERRNO | error as u32);
+}
+
+/// Has seccomp do this where the command, or what it starts, makes a system call.
+fn at_call(command: &mut Command, number: libc::c_long, action: u32) {
     let step = |code: u32, k: u32, jt: u8| libc::sock_filter {
         code: code as u16,
         jt,
@@ -118,11 +123,7 @@ fn without(command: &mut Command, number: libc::c_long, error: i32) {
             1,
         ),
         step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
-        step(
-            libc::BPF_RET | libc::BPF_K,
-            libc::SECCOMP_RET_ERRNO | error as u32,
-            0,
-        ),
+        step(libc::BPF_RET | libc::BPF_K, action, 0),
     ];
     let install = move || {
         let filter = libc::sock_fprog {
@@ -139,6 +140,22 @@ fn without(command: &mut Command, number: libc::c_long, error: i32) {
     };
     // SAFETY: one system call.
     unsafe { command.pre_exec(install) };
+}
+
+/// The exit code was 1, which could be the program's own.
+#[test]
+fn a_command_whose_supervisor_is_killed_at_once_is_not_run() {
+    needs_root!();
+    let fixture = Fixture::new();
+    // What the process in the background begins with, and nothing else.
+    let mut command = fixture.command(&[By::Seccomp.word(), "--", "true"]);
+    at_call(
+        &mut command,
+        libc::SYS_close_range,
+        libc::SECCOMP_RET_KILL_PROCESS,
+    );
+    let ended = command.output().unwrap();
+    fails(&ended, 126, &["the command was not run", "run it again"]);
 }
 
 #[test]
@@ -253,6 +270,11 @@ fn options_that_mean_nothing_are_refused() {
         (&["-x", "true"], "no option -x"),
         (&["--unsafe", "--class", "durable", "true"], "exclude"),
         (&["--install", "true"], "--systemd UNIT"),
+        // It was taken, and io_uring stayed as it is.
+        (
+            &["--mechanism=preload", "--io-uring=refuse", "true"],
+            "--io-uring refuse needs the supervisor",
+        ),
         (&["--app", "", "true"], "a name is missing"),
     ] {
         fails(&run(words), 2, &[said]);
