@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::btrfs::Subvolume;
+use crate::records;
 use crate::retention::Retention;
 use crate::snapshot::Snapshot;
 use crate::time::WallTime;
@@ -176,7 +177,9 @@ impl Archive {
             Err(Errno::NOTDIR | Errno::LOOP) => return Err(ArchiveError::Occupied { path }),
             opened => opened.map_err(|errno| place_error(&path, errno))?,
         };
-        Self::of(subvolume, path, directory)
+        let archive = Self::of(subvolume, path, directory)?;
+        archive.begin_records()?;
+        Ok(archive)
     }
 
     /// The directory is a subvolume of its own, so snapshots do not have it, and a snapshot does not
@@ -215,10 +218,13 @@ impl Archive {
         for entry in Dir::read_from(&self.directory).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name().to_str().ok();
-            let Some(snapshot) = name.and_then(Snapshot::parse) else {
+            let Some(mut snapshot) = name.and_then(Snapshot::parse) else {
                 continue;
             };
             if self.is_own(&snapshot.name())? == Some(true) {
+                if snapshot.is_exact && !self.is_recorded(&snapshot) {
+                    snapshot.doubt();
+                }
                 snapshots.push(snapshot);
             }
         }
@@ -247,6 +253,39 @@ impl Archive {
         };
         let source = self.source.about().map_err(failed)?;
         Ok(Some(about.is_read_only && about.snapshot_of == source.uuid))
+    }
+
+    /// Records those that are there in a history that has no records yet: of an earlier version.
+    fn begin_records(&self) -> Result<(), ArchiveError> {
+        if records::are_kept(&self.directory) {
+            return Ok(());
+        }
+        let exact = self.list()?.into_iter().filter(|one| one.is_exact);
+        let recorded = exact
+            .map(|one| self.record(&one.name()))
+            .collect::<io::Result<()>>()
+            .and_then(|()| Ok(records::begin(&self.directory)?));
+        recorded.map_err(|source| ArchiveError::Place {
+            path: self.path.clone(),
+            source,
+        })
+    }
+
+    /// Records that what has no name of its own yet is exact.
+    fn record_new(&self) -> io::Result<()> {
+        self.record(OsStr::new(NEW))
+    }
+
+    fn record(&self, name: &OsStr) -> io::Result<()> {
+        let about = Subvolume::open_at(&self.directory, name)?.about()?;
+        Ok(records::add(&self.directory, about.uuid)?)
+    }
+
+    /// Whether it was taken here and found to be exact.
+    fn is_recorded(&self, snapshot: &Snapshot) -> bool {
+        let found = Subvolume::open_at(&self.directory, &snapshot.name());
+        let about = found.and_then(|subvolume| subvolume.about());
+        about.is_ok_and(|about| records::has(&self.directory, about.uuid))
     }
 
     /// Removes what a process that was killed has left of a snapshot.
@@ -330,10 +369,9 @@ impl Archive {
     }
 
     fn adopt(&self, attempt: &Attempt) -> io::Result<Snapshot> {
-        let mut snapshot = Snapshot {
-            time: attempt.time,
-            is_exact: attempt.is_exact,
-        };
+        // One that cannot be recorded would be doubted later.
+        let is_exact = attempt.is_exact && self.record_new().is_ok();
+        let mut snapshot = Snapshot::new(attempt.time, is_exact);
         loop {
             let (from, to) = (&self.directory, snapshot.name());
             match renameat_with(from, NEW, from, &to, RenameFlags::NOREPLACE) {
@@ -359,13 +397,17 @@ impl Archive {
         let about =
             Subvolume::open_at(&self.directory, &name).and_then(|subvolume| subvolume.about());
         let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-        let id = match about {
-            Ok(about) => about.id,
+        let about = match about {
+            Ok(about) => about,
             Err(error) if gone(&error) => return Ok(None),
             Err(error) => return Err(self.removal_error(&name, error)),
         };
+        let id = about.id;
         match Subvolume::destroy(&self.directory, &name) {
-            Ok(()) => Ok(Some(id)),
+            Ok(()) => {
+                records::forget(&self.directory, about.uuid);
+                Ok(Some(id))
+            }
             Err(error) if gone(&error) => Ok(None),
             Err(error) => Err(self.removal_error(&name, error)),
         }

@@ -9,6 +9,7 @@ mod archive;
 mod at;
 mod btrfs;
 mod keeper;
+mod records;
 pub mod restore;
 mod retention;
 mod snapshot;

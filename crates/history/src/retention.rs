@@ -44,9 +44,9 @@ mod tests {
 
     fn snapshots(seconds: &[u64]) -> Vec<Snapshot> {
         let start = WallTime::parse("2026-11-27T16:00:00Z").unwrap();
-        let at = |&second: &u64| Snapshot {
-            time: start.before(Duration::from_secs(1_000 - second)),
-            is_exact: second % 2 == 0,
+        let at = |&second: &u64| {
+            let time = start.before(Duration::from_secs(1_000 - second));
+            Snapshot::new(time, second % 2 == 0)
         };
         seconds.iter().map(at).collect()
     }

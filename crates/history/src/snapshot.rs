@@ -15,12 +15,28 @@ pub struct Snapshot {
     /// Whether it is one point in time: nothing has changed between the commit before it and
     /// itself.
     pub is_exact: bool,
+    /// Its name says so, which anyone can give.
+    has_exact_name: bool,
 }
 
 impl Snapshot {
+    /// One that was taken here.
+    pub(crate) const fn new(time: WallTime, is_exact: bool) -> Self {
+        Self {
+            time,
+            is_exact,
+            has_exact_name: is_exact,
+        }
+    }
+
+    /// Another program has taken it, and nothing is known of what changed meanwhile.
+    pub(crate) const fn doubt(&mut self) {
+        self.is_exact = false;
+    }
+
     /// Its name in the history.
     pub fn name(&self) -> OsString {
-        let end = if self.is_exact { "" } else { INEXACT };
+        let end = if self.has_exact_name { "" } else { INEXACT };
         format!("{}{end}", self.time).into()
     }
 
@@ -36,7 +52,7 @@ impl Snapshot {
             None => (name, true),
         };
         let time = WallTime::parse(time)?;
-        let snapshot = Self { time, is_exact };
+        let snapshot = Self::new(time, is_exact);
         // Names that only look similar are another program's.
         (snapshot.name() == name).then_some(snapshot)
     }

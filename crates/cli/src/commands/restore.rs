@@ -145,8 +145,8 @@ fn say(
     print(&text)?;
     if !snapshot.is_exact {
         tell(
-            "this snapshot is not exact: a program wrote while it was taken, so its files may be of \
-             slightly different moments (--exact takes another one)",
+            "this snapshot is not exact: a program wrote while it was taken, or MobiFS has not taken it, so its files \
+             may be of different moments (--exact takes another one)",
         );
     }
     let own = [

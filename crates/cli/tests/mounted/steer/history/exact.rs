@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::super::{BTRFS, Disk, EXT4};
 use super::writer::{State, Writer};
 use super::{Kept, history, keeping, sync};
-use crate::fixture::{fails, mobifs, needs_mounts, wait_until};
+use crate::fixture::{fails, mobifs, needs_mounts, succeeds, wait_until};
 
 /// Apps of these tests do not keep those of others from standing still.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -134,6 +135,33 @@ fn a_program_outside_makes_snapshots_inexact() {
         1,
         &["the first exact snapshot is of"],
     );
+}
+
+/// It was listed as exact by its name.
+#[test]
+fn a_snapshot_that_another_program_has_taken_is_not_exact() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(BTRFS) else { return };
+    disk.steer(&keeping(5));
+    fs::write(disk.at.join("file"), "content").unwrap();
+    sync(&disk);
+    let own = history(&disk.at);
+    assert!(!own.is_empty() && own.iter().all(|kept| kept.is_exact));
+    let other = own[0].path.with_file_name("2026-01-02T03:04:05.000000Z");
+    let mut snapshot = Command::new("btrfs");
+    snapshot.args(["-q", "subvolume", "snapshot", "-r"]);
+    succeeds(&snapshot.arg(&disk.at).arg(&other).output().unwrap());
+    let listed = || -> Vec<_> {
+        let all = history(&disk.at).into_iter();
+        all.map(|kept| (kept.path, kept.is_exact)).collect()
+    };
+    let own = own.into_iter().map(|kept| (kept.path, true));
+    let expected: Vec<_> = [(other, false)].into_iter().chain(own).collect();
+    assert_eq!(listed(), expected);
+    // A daemon that comes later trusts it no more.
+    disk.stop();
+    disk.steer(&keeping(5));
+    assert_eq!(listed()[..expected.len()], expected);
 }
 
 /// Without apps that write nothing has to stand still.
