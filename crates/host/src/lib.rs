@@ -17,7 +17,7 @@ mod runtime_directory;
 pub use descent::Descent;
 pub use group::{GroupError, group_id};
 pub use killed::is_being_killed;
-pub use line_server::{LineHandler, LineServer, connect_at_once, exchange_line};
+pub use line_server::{Client, LineHandler, LineServer, connect_at_once, exchange_line};
 pub use log_level::{LOG_VARIABLE, LogLevelError, log_directives};
 pub use mount_table::{
     MountEntry, absolute_without_touching, mount_around, mount_at, mounts, mounts_of,

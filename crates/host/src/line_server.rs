@@ -23,9 +23,31 @@ const LAST_REPLIES_SECONDS: u64 = 5;
 
 /// What answers requests; called from several threads.
 pub trait LineHandler: Send + Sync + 'static {
-    /// Answers one line with one line, both without what ends them. `permitted`: the client
-    /// is root or the user of this process; others are to be refused.
-    fn answer(&self, line: &[u8], permitted: bool) -> Vec<u8>;
+    /// Answers one line with one line, both without what ends them.
+    fn answer(&self, line: &[u8], client: &Client<'_>) -> Vec<u8>;
+}
+
+/// Who has asked.
+#[derive(Debug)]
+pub struct Client<'a> {
+    stream: &'a UnixStream,
+    is_permitted: bool,
+}
+
+impl Client<'_> {
+    /// Whether it is root or the user of this process; others are to be refused.
+    pub const fn is_permitted(&self) -> bool {
+        self.is_permitted
+    }
+
+    /// Whether it has closed the connection, and so waits for no answer any more: it has said that the request
+    /// failed, or was ended. One that only sends nothing more still waits.
+    pub fn has_gone(&self) -> bool {
+        let mut looked_at = [PollFd::new(self.stream, PollFlags::empty())];
+        let at_once = rustix::time::Timespec::default();
+        let found = poll(&mut looked_at, Some(&at_once));
+        found.is_ok() && looked_at[0].revents().contains(PollFlags::HUP)
+    }
 }
 
 /// Connections that wait for a reply.
@@ -271,7 +293,10 @@ fn accept(listener: &UnixListener, handler: &Arc<dyn LineHandler>, active: &Arc<
 
 fn serve(stream: &UnixStream, handler: &dyn LineHandler, active: &Active) -> io::Result<()> {
     let peer = Peer::of(stream)?;
-    let permitted = [0, rustix::process::geteuid().as_raw()].contains(&peer.user);
+    let client = Client {
+        stream,
+        is_permitted: [0, rustix::process::geteuid().as_raw()].contains(&peer.user),
+    };
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
@@ -281,9 +306,13 @@ fn serve(stream: &UnixStream, handler: &dyn LineHandler, active: &Active) -> io:
         if line.is_empty() {
             return Ok(());
         }
+        // It gave up while this process stood still, or had no thread for it.
+        if client.has_gone() {
+            return Ok(());
+        }
         *active.count.lock() += 1;
         let line = line.strip_suffix(b"\n").unwrap_or(&line);
-        let mut answer = handler.answer(line, permitted);
+        let mut answer = handler.answer(line, &client);
         answer.push(b'\n');
         let sent = { stream }.write_all(&answer);
         *active.count.lock() -= 1;
@@ -314,9 +343,43 @@ mod tests {
     struct Silent;
 
     impl LineHandler for Silent {
-        fn answer(&self, _line: &[u8], _permitted: bool) -> Vec<u8> {
+        fn answer(&self, _line: &[u8], _client: &Client<'_>) -> Vec<u8> {
             Vec::new()
         }
+    }
+
+    /// Repeats each line, and notes it.
+    #[derive(Default)]
+    struct Noting(Mutex<Vec<Vec<u8>>>);
+
+    impl LineHandler for Noting {
+        fn answer(&self, line: &[u8], _client: &Client<'_>) -> Vec<u8> {
+            self.0.lock().push(line.to_vec());
+            line.to_vec()
+        }
+    }
+
+    /// Found by strangers: a command that had said that there was no answer was carried out later all the same.
+    #[test]
+    fn a_request_whose_client_has_gone_is_dropped() {
+        let handler = Noting::default();
+        let serve = |theirs: UnixStream| {
+            let _ended = super::serve(&theirs, &handler, &Active::default());
+        };
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        { &ours }.write_all(b"given up\n").unwrap();
+        drop(ours);
+        serve(theirs);
+        assert!(handler.0.lock().is_empty());
+        // One that sends nothing more, and waits.
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        { &ours }.write_all(b"waits\n").unwrap();
+        ours.shutdown(std::net::Shutdown::Write).unwrap();
+        serve(theirs);
+        assert_eq!(*handler.0.lock(), [b"waits"]);
+        let mut answer = String::new();
+        { &ours }.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "waits\n");
     }
 
     /// Set for the process that a test starts to make a socket in another's place.

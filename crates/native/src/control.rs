@@ -3,13 +3,20 @@
 use std::path::Path;
 
 use mobifs_daemon::control::{ControlHandler, ErrorKind, Reply, Request};
+use mobifs_host::Client;
 use mobifs_volume::{AppName, AppSelection, PolicySettings};
+use parking_lot::MutexGuard;
 
 use crate::steering::{SettingsError, Steering, SteeringError};
 
 impl ControlHandler for Steering {
-    fn handle(&self, request: Request) -> Reply {
+    fn handle(&self, request: Request, client: &Client<'_>) -> Reply {
         let path = self.mount().mountpoint.display();
+        let _turn = self.wait_for_turn(&request);
+        if client.has_gone() {
+            tracing::info!("a command was dropped: it has ended while it waited for its turn");
+            return Reply::error(ErrorKind::Failed, "no one waits for this any more");
+        }
         match request {
             Request::Status { select } => self.selected(&select),
             Request::Sync { app, apply } => match app {
@@ -21,7 +28,10 @@ impl ControlHandler for Steering {
                 Reply::Done
             }
             Request::Screen { on } => done(self.screen_switched(on)),
-            Request::Reload { config } => changed(self.reload(config.as_deref().map(Path::new))),
+            Request::Reload { config } => match self.reload(config.as_deref().map(Path::new)) {
+                Ok(false) => Reply::Unchanged,
+                outcome => changed(outcome.map(drop)),
+            },
             Request::Set { app, settings } => self.change(&app, &settings),
             Request::StopSteering => done(self.end()),
             Request::Unmount { .. } => Reply::error(
@@ -55,6 +65,20 @@ impl ControlHandler for Steering {
 }
 
 impl Steering {
+    /// What holds a request up may take as long as the filesystem is frozen.
+    fn wait_for_turn(&self, request: &Request) -> Option<MutexGuard<'_, ()>> {
+        match request {
+            Request::Sync { .. } | Request::Screen { .. } | Request::StopSteering => {
+                Some(self.turn_to_commit())
+            }
+            Request::Set { .. } | Request::Reload { .. } => {
+                drop(self.state());
+                None
+            }
+            _ => None,
+        }
+    }
+
     fn selected(&self, select: &AppSelection) -> Reply {
         let mut status = self.status();
         match select.apply(&mut status) {

@@ -45,7 +45,10 @@ fn head_lines(status: &Status) -> Vec<Line<'static>> {
     if let Some(native) = &status.native
         && native.promise_withdrawn.is_some()
     {
-        state.push("PROMISE WITHDRAWN");
+        state.push(match native.can_promise() {
+            true => "PROMISE WITHDRAWN",
+            false => "no promise",
+        });
     }
     vec![
         Line::from(vec![
@@ -66,8 +69,9 @@ fn head_lines(status: &Status) -> Vec<Line<'static>> {
         )),
         Line::from(vec![
             Span::raw(format!(
-                "{} apps, {} at risk   wrote {}, saved {}   ",
+                "{} {}, {} at risk   wrote {}, saved {}   ",
                 totals.apps,
+                if totals.apps == 1 { "app" } else { "apps" },
                 totals.at_risk,
                 size(totals.bytes_written_by_apps),
                 size(totals.bytes_saved)

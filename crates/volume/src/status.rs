@@ -114,6 +114,13 @@ pub struct NativeStatus {
     pub history: Option<HistoryStatus>,
 }
 
+impl NativeStatus {
+    /// Whether something is promised of a filesystem of this type, so that a promise can be withdrawn.
+    pub fn can_promise(&self) -> bool {
+        self.filesystem != "btrfs"
+    }
+}
+
 /// Snapshots that are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryStatus {

@@ -199,12 +199,14 @@ fn state(status: &Status, is_in_tree: bool) -> String {
         ),
         None => {}
     }
-    if let Some(reason) = status
-        .native
-        .as_ref()
-        .and_then(|native| native.promise_withdrawn.as_ref())
+    if let Some(native) = &status.native
+        && let Some(reason) = &native.promise_withdrawn
     {
-        all.push(format!("PROMISE WITHDRAWN: {reason}"));
+        let what = match native.can_promise() {
+            true => "PROMISE WITHDRAWN",
+            false => "no promise",
+        };
+        all.push(format!("{what}: {reason}"));
     }
     match status.totals.read_only {
         0 => {}

@@ -6,13 +6,20 @@ use mobifs_daemon::control::{Reply, Request};
 use mobifs_daemon::{Code, Failure};
 use mobifs_volume::Config;
 
-use super::{ask, unexpected};
+use super::{ask, tell, unexpected};
 use crate::arguments::ReloadArguments;
 
 pub(crate) fn run(arguments: &ReloadArguments) -> Result<(), Failure> {
     let config = arguments.config.clone().map(checked).transpose()?;
     match ask(&arguments.mountpoint, &Request::Reload { config })?.1 {
         Reply::Done => Ok(()),
+        Reply::Unchanged => {
+            tell(
+                "nothing has changed: what a reload can put in force is in force already (docs/CONFIG.md says what \
+                 only the next mount takes over)",
+            );
+            Ok(())
+        }
         other => Err(unexpected(&other)),
     }
 }

@@ -168,7 +168,10 @@ fn write_native(text: &mut String, status: &Status, native: &NativeStatus) -> st
     }
     match &native.promise_withdrawn {
         None => writeln!(text, "promise  in force")?,
-        Some(reason) => writeln!(text, "promise  WITHDRAWN: {}", printable(reason))?,
+        Some(reason) if native.can_promise() => {
+            writeln!(text, "promise  WITHDRAWN: {}", printable(reason))?;
+        }
+        Some(reason) => writeln!(text, "promise  none: {}", printable(reason))?,
     }
     writeln!(
         text,

@@ -297,7 +297,13 @@ fn classes_and_limits_change_while_mounted() {
         2,
         &["\"ideal\"", "simulations only", "\"tpl\", \"interval\""],
     );
-    succeeds(&mobifs(&["reload"], mnt));
+    let reload = || {
+        let output = mobifs(&["reload"], mnt);
+        succeeds(&output);
+        message(&output)
+    };
+    assert_eq!(reload(), "");
+    assert!(reload().contains("nothing has changed"));
     assert_eq!(class(&fixture), "relaxed");
     assert_eq!(fixture.status()["user"]["predictor"], "state-machine");
     let other = "predictor = \"last-min\"\nscheduler = \"fifo\"\n";

@@ -86,6 +86,8 @@ pub enum ErrorKind {
 pub enum Reply {
     /// Done.
     Done,
+    /// There was nothing to do: the answer to [`Request::Reload`] of what is in force already.
+    Unchanged,
     /// Done; the mount is out of the tree, and its daemon ends with its last user.
     Detached {
         /// What keeps the filesystem in use although no program had anything open in the mount:

@@ -6,15 +6,18 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use mobifs_host::{GroupError, LineHandler, LineServer, MountEntry, group_id, runtime_directory};
+use mobifs_host::{
+    Client, GroupError, LineHandler, LineServer, MountEntry, group_id, runtime_directory,
+};
 
 use super::protocol::{ErrorKind, Reply, Request};
 use super::socket_path::socket_name;
 
 /// What answers requests; called from several threads.
 pub trait ControlHandler: Send + Sync + 'static {
-    /// Carries a request out.
-    fn handle(&self, request: Request) -> Reply;
+    /// Carries a request out. Where it has to wait before it can begin, it begins only if the client has not
+    /// [gone](Client::has_gone) by then.
+    fn handle(&self, request: Request, client: &Client<'_>) -> Reply;
 }
 
 /// The control socket of one mount. Dropping removes it.
@@ -125,10 +128,11 @@ impl Lines {
 }
 
 impl LineHandler for Lines {
-    fn answer(&self, line: &[u8], permitted: bool) -> Vec<u8> {
+    fn answer(&self, line: &[u8], client: &Client<'_>) -> Vec<u8> {
+        let permitted = client.is_permitted();
         let reply = match serde_json::from_slice(line) {
             Ok(request) if permitted || self.may_be_answered(&request) => {
-                self.handler.handle(request)
+                self.handler.handle(request, client)
             }
             Err(error) if permitted => {
                 Reply::error(ErrorKind::Usage, format!("bad request: {error}"))

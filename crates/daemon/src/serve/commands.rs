@@ -10,7 +10,7 @@ use crate::handover::CONFIG_NAME;
 use crate::mount_paths::MountPaths;
 use crate::mount_users::{MountUser, users_of_device};
 use mobifs_fuse::{SessionHandle, UnmountError};
-use mobifs_host::{MountEntry, mount_at};
+use mobifs_host::{Client, MountEntry, mount_at};
 use mobifs_volume::{
     AppName, AppSelection, Arena, OpenedStore, OwnerState, PolicySettings, ROOM_ADVICE, Volume,
     VolumeError,
@@ -222,10 +222,10 @@ impl Daemon {
         }
     }
 
-    /// SIGHUP: load the configuration again.
-    pub(crate) fn reload(&self, other: Option<&Path>) -> Result<(), Failure> {
+    /// SIGHUP: load the configuration again; whether that changes anything.
+    pub(crate) fn reload(&self, other: Option<&Path>) -> Result<bool, Failure> {
         let text = ConfigText::load(other.or(self.config_file.as_deref()))?;
-        self.volume.reload(&text.config)?;
+        let has_changed = self.volume.reload(&text.config)?;
         if let Some(recording) = &self.recording {
             recording.apps_changed(&text.config.rules);
         }
@@ -238,8 +238,8 @@ impl Daemon {
                 )
             }
         }
-        tracing::info!("configuration reloaded");
-        Ok(())
+        tracing::info!(has_changed, "configuration reloaded");
+        Ok(has_changed)
     }
 
     fn status(&self, select: &AppSelection) -> Reply {
@@ -412,7 +412,7 @@ impl Daemon {
 }
 
 impl ControlHandler for Daemon {
-    fn handle(&self, request: Request) -> Reply {
+    fn handle(&self, request: Request, _client: &Client<'_>) -> Reply {
         match request {
             Request::Status { select } => self.status(&select),
             Request::Sync { app, apply } => {
@@ -449,7 +449,8 @@ impl ControlHandler for Daemon {
                 }
             }
             Request::Reload { config } => match self.reload(config.as_deref().map(Path::new)) {
-                Ok(()) => Reply::Done,
+                Ok(true) => Reply::Done,
+                Ok(false) => Reply::Unchanged,
                 Err(failure) => Reply::error(ErrorKind::Usage, failure.message),
             },
             Request::Set { app, settings } => self.set(&app, &settings),

@@ -56,8 +56,12 @@ impl Steering {
                     path: self.mount.mountpoint.clone(),
                     errno,
                 };
-                tracing::error!(%error, "the promise is withdrawn until a commit succeeds");
-                state.promise.failed = Some(error.to_string());
+                // Each retry fails in the same way.
+                let why = error.to_string();
+                if state.promise.failed.as_ref() != Some(&why) {
+                    tracing::error!(%error, "the promise is withdrawn until a commit succeeds");
+                }
+                state.promise.failed = Some(why);
                 state.promise.update();
                 let retry_at = ended.now.0.saturating_add(RETRY_NS);
                 state.retry_at = Some(mobifs_base::MonotonicNs(retry_at));

@@ -51,6 +51,7 @@ impl Steering {
     }
 
     pub(super) fn set_history(&self, rules: HistoryRules) {
+        self.state.lock().history_rules = rules;
         match &self.history {
             Some(history) => history.lock().set_rules(rules),
             None => warn_without(&rules),

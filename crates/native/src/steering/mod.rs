@@ -15,7 +15,7 @@ use mobifs_engine::{Moment, ObservedTransaction, Pacing};
 use mobifs_host::MountEntry;
 use mobifs_steered::{Device, PublishError, Scope};
 use mobifs_volume::{Clock as _, Config, SystemClock};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
@@ -87,6 +87,8 @@ pub struct Steering {
     /// Locked after the committer and before the state. None: the filesystem has no snapshots.
     history: Option<Mutex<Keeper>>,
     state: Mutex<State>,
+    /// Locked first of all, for one request that commits.
+    turn: Mutex<()>,
     config_file: Option<PathBuf>,
 }
 
@@ -145,6 +147,7 @@ impl Steering {
             last_commit: None,
             last_other_commit: None,
             history: None,
+            history_rules: config.history,
             not_counted: Vec::new(),
             retry_at: None,
             has_ended: false,
@@ -160,6 +163,7 @@ impl Steering {
             committer: Mutex::new(Some(committer)),
             history: keeper(mount, filesystem, config).map(Mutex::new),
             state: Mutex::new(state),
+            turn: Mutex::new(()),
             config_file,
         };
         steering.look_at_counters();
@@ -200,7 +204,14 @@ impl Steering {
         &self.filesystem
     }
 
-    pub(crate) fn state(&self) -> parking_lot::MutexGuard<'_, State> {
+    /// Waits for the turn of a request that commits, and for the end of the commit that is under way.
+    pub(crate) fn turn_to_commit(&self) -> MutexGuard<'_, ()> {
+        let turn = self.turn.lock();
+        drop(self.committer.lock());
+        turn
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 

@@ -114,13 +114,15 @@ impl Steering {
     }
 
     /// Loads the configuration again, and sets the mount options anew if another program has changed
-    /// them.
+    /// them; whether that changes anything.
     ///
     /// # Errors
     /// [`SettingsError`].
-    pub fn reload(&self, other: Option<&Path>) -> Result<(), SettingsError> {
+    pub fn reload(&self, other: Option<&Path>) -> Result<bool, SettingsError> {
         let text = ConfigText::load(other.or(self.config_file.as_deref()))?;
         let config = text.config;
+        self.look_at_options();
+        let before = self.reloadable();
         let replaces = !self.state().rules.changes().is_empty();
         let allowed = std::mem::replace(&mut self.state().allow_durable, config.allow_durable);
         if let Err(error) = self.put_in_force(config.rules) {
@@ -132,9 +134,22 @@ impl Steering {
             tracing::warn!("the configuration has replaced what was set at run time");
         }
         self.set_history(config.history);
-        tracing::info!("configuration reloaded");
+        let has_changed = self.reloadable() != before;
+        tracing::info!(has_changed, "configuration reloaded");
         self.wake();
-        Ok(())
+        Ok(has_changed)
+    }
+
+    /// What a reload can change.
+    fn reloadable(&self) -> impl PartialEq + use<> {
+        let state = self.state();
+        (
+            state.rules.clone(),
+            state.allow_durable,
+            state.pacing.rules(),
+            state.history_rules,
+            state.promise.changed.clone(),
+        )
     }
 
     fn put_in_force(&self, rules: Rules) -> Result<(), SettingsError> {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use mobifs_base::MonotonicNs;
 use mobifs_engine::{Class, Moment, Observed, ObservedTransaction, Pacing};
 use mobifs_steered::{Device, PublishError, Registration, Scope, VALID_S};
-use mobifs_volume::{BatterySource, HistoryStatus, Rules};
+use mobifs_volume::{BatterySource, HistoryRules, HistoryStatus, Rules};
 
 use crate::counters::Dirtied;
 use crate::filesystem::Filesystem;
@@ -28,6 +28,7 @@ pub(crate) struct State {
     pub(crate) started: Moment,
     /// For the status.
     pub(crate) history: Option<HistoryStatus>,
+    pub(crate) history_rules: HistoryRules,
     /// What the kernel does not show, in sentences, as it was last found.
     pub(crate) not_counted: Vec<String>,
     /// The daemon's.

@@ -17,6 +17,14 @@ pub(super) struct Glob {
     machine: PikeVM,
 }
 
+impl PartialEq for Glob {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Glob {}
+
 impl Glob {
     /// # Errors
     /// Why the glob is none.

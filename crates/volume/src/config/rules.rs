@@ -9,7 +9,7 @@ use super::glob::Glob;
 use super::settings::PolicyChange;
 
 /// A glob over app paths: `*` and `?` stay within one directory, `**` does not.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AppGlob {
     whole: Glob,
     /// One for each component of a path that it matches; none where components cannot be separated.
@@ -83,7 +83,7 @@ impl AppGlob {
 
 /// The app rules of a configuration, with what was changed while mounted on top.
 /// Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     pub(crate) apps: Arc<[AppGlob]>,
     /// See [`AppRules::depth_max`].

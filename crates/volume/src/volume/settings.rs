@@ -31,7 +31,8 @@ impl Volume {
     /// # Errors
     /// [`VolumeError::Setting`] if it makes apps durable in a mount that was made without durable
     /// apps.
-    pub fn reload(&self, config: &Config) -> Result<(), VolumeError> {
+    pub fn reload(&self, config: &Config) -> Result<bool, VolumeError> {
+        let mut has_changed = false;
         self.change_rules(|rules| {
             let all_durable = rules.all_durable();
             for (app, change) in rules.changes() {
@@ -42,17 +43,22 @@ impl Volume {
                     "the configuration replaces what was set at run time"
                 );
             }
-            *rules = config.rules.clone();
-            rules.set_all_durable(all_durable);
+            let mut wanted = config.rules.clone();
+            wanted.set_all_durable(all_durable);
+            has_changed = *rules != wanted;
+            *rules = wanted;
             Ok(())
         })?;
-        self.shared.pacing.lock().set_rules(config.pacing);
+        {
+            let mut pacing = self.shared.pacing.lock();
+            has_changed |= pacing.rules() != config.pacing;
+            pacing.set_rules(config.pacing);
+        }
         let mut locked = self.shared.lock_engine();
         locked.engine.set_memory_budget(config.memory_budget_bytes);
-        self.shared
-            .memory_budget_bytes
-            .store(config.memory_budget_bytes, Ordering::Relaxed);
-        Ok(())
+        let budget_bytes = &self.shared.memory_budget_bytes;
+        let before = budget_bytes.swap(config.memory_budget_bytes, Ordering::Relaxed);
+        Ok(has_changed || before != config.memory_budget_bytes)
     }
 
     /// Changes settings of one app (by its path relative to the mount) until the

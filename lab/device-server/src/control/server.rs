@@ -2,7 +2,7 @@
 
 use std::sync::Weak;
 
-use mobifs_host::LineHandler;
+use mobifs_host::{Client, LineHandler};
 use serde_json::{Value, json};
 
 use super::protocol::{ErrorKind, Reply, Request};
@@ -13,8 +13,8 @@ use crate::serve::Device;
 pub(crate) struct Control(pub(crate) Weak<Device>);
 
 impl LineHandler for Control {
-    fn answer(&self, line: &[u8], permitted: bool) -> Vec<u8> {
-        let reply = if permitted {
+    fn answer(&self, line: &[u8], client: &Client<'_>) -> Vec<u8> {
+        let reply = if client.is_permitted() {
             match serde_json::from_slice(line) {
                 Ok(request) => self.handle(request),
                 Err(error) => Reply::error(ErrorKind::Usage, format!("bad request: {error}")),

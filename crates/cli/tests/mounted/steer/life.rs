@@ -218,6 +218,24 @@ fn meet_error(disk: &Disk) {
     fs::write(trigger.join("trigger_fs_error"), "a test\n").unwrap();
 }
 
+/// Found by strangers: the log had the same line every 5 s.
+#[test]
+fn a_failure_that_lasts_is_logged_once() {
+    needs_mounts!();
+    let made = Made {
+        options: "loop,data=journal,errors=remount-ro",
+        ..EXT4
+    };
+    let Some(disk) = Disk::new(made) else { return };
+    disk.steer("");
+    meet_error(&disk);
+    for _ in 0..3 {
+        fails(&mobifs(&["sync"], &disk.at), 1, &["could not commit"]);
+    }
+    let log = disk.fixture.log();
+    assert_eq!(log.matches("could not commit").count(), 1, "{log}");
+}
+
 /// An error was found by the next look at the mount options, up to ten seconds later, and until then
 /// calls for durability returned at once.
 #[test]

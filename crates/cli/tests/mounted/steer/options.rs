@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::{BTRFS, Disk, EXT4, Made};
-use crate::fixture::{mobifs, needs_mounts, succeeds, wait_until};
+use crate::fixture::{message, mobifs, needs_mounts, succeeds, wait_until};
 
 fn remount(disk: &Disk, options: &str) {
     let mut mount = Command::new("mount");
@@ -93,10 +93,22 @@ fn options_that_another_program_sets_withdraw_the_promise() {
         assert!(!disk.is_in_force());
         let output = mobifs(&["status"], &disk.at);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(text.contains("WITHDRAWN"), "{text}");
+        // A btrfs never had a promise.
+        let expected = if disk.is_btrfs() {
+            "promise  none: "
+        } else {
+            "promise  WITHDRAWN: "
+        };
+        assert!(text.contains(expected), "{text}");
         // The user decides which of the two it is to be.
-        succeeds(&mobifs(&["reload"], &disk.at));
+        let reload = || {
+            let output = mobifs(&["reload"], &disk.at);
+            succeeds(&output);
+            message(&output)
+        };
+        assert_eq!(reload(), "");
         promises_what_it_can(&disk);
+        assert!(reload().contains("nothing has changed"));
     }
 }
 
