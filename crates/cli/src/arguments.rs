@@ -141,6 +141,9 @@ pub(crate) enum Command {
     /// Say what this machine offers to MobiFS, and which way to use it fits a directory, and why;
     /// changes nothing
     Doctor(DoctorArguments),
+    /// Return when a filesystem takes changes
+    #[command(hide = true)]
+    FreezeProbe(FreezeProbeArguments),
     /// Thaw frozen control groups if the daemon dies
     #[command(hide = true)]
     ThawWatchdog(ThawWatchdogArguments),
@@ -260,6 +263,12 @@ pub(crate) struct DoctorArguments {
     pub(crate) config: Option<PathBuf>,
     /// What is to be served: a directory with the files of programs; none: only the machine
     pub(crate) directory: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FreezeProbeArguments {
+    /// Where the filesystem is mounted
+    pub(crate) directory: PathBuf,
 }
 
 #[derive(Debug, Args)]

@@ -89,6 +89,10 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Set(arguments) => commands::set::run(&arguments),
         Command::History(arguments) => commands::history::run(&arguments),
         Command::Restore(arguments) => commands::restore::run(&arguments),
+        Command::FreezeProbe(arguments) => {
+            commands::freeze_probe::run(&arguments);
+            Ok(())
+        }
         Command::ThawWatchdog(arguments) => commands::thaw_watchdog::run(&arguments),
         Command::Run(arguments) => return commands::run::run(&arguments),
         Command::Flash(words) => laboratory::run(Some("flash"), &words.all),

@@ -16,6 +16,7 @@ mod counters;
 mod errors;
 mod events;
 pub mod filesystem;
+mod frozen;
 pub mod history;
 pub mod mount_options;
 mod note;
@@ -31,6 +32,7 @@ mod takeover;
 
 pub use check::{Examination, Obstacle, examine, examine_only, is_left_steered};
 pub use filesystem::Filesystem;
+pub use frozen::{FrozenError, run_freeze_probe, wait_until_writable};
 pub use mobifs_engine::AppPolicy;
 pub use note::NoteError;
 pub use only::{OnlyError, OnlyObstacle, unmark_after_daemon};

@@ -13,6 +13,7 @@ use signal_hook::iterator::Signals;
 
 use crate::check::{Obstacle, examine_only};
 use crate::filesystem::Filesystem;
+use crate::frozen::FrozenError;
 use crate::only::OnlyError;
 use crate::order::ORDER_NOTE;
 use crate::stale_state::StaleStateError;
@@ -83,7 +84,9 @@ impl Plan {
 
 fn refusal(obstacle: Obstacle) -> Failure {
     let code = match obstacle {
-        Obstacle::AlreadySteered { .. } | Obstacle::SteeredOutOfReach { .. } => Code::InUse,
+        Obstacle::AlreadySteered { .. }
+        | Obstacle::SteeredOutOfReach { .. }
+        | Obstacle::Ending { .. } => Code::InUse,
         Obstacle::AgeTooShort { .. } | Obstacle::AgeTooLong { .. } => Code::Usage,
         _ => Code::Failed,
     };
@@ -102,6 +105,12 @@ impl From<SteeringError> for Failure {
 
 impl From<OnlyError> for Failure {
     fn from(error: OnlyError) -> Self {
+        Self::new(Code::Failed, error.to_string())
+    }
+}
+
+impl From<FrozenError> for Failure {
+    fn from(error: FrozenError) -> Self {
         Self::new(Code::Failed, error.to_string())
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod check;
 pub(crate) mod doctor;
 pub(crate) mod drill;
 mod figures;
+pub(crate) mod freeze_probe;
 pub(crate) mod history;
 mod measured;
 pub(crate) mod metrics;

@@ -11,13 +11,19 @@ use mobifs_daemon::{Code, ConfigText, Failure, logging};
 use mobifs_host::{MountEntry, absolute_without_touching, mount_at};
 use mobifs_native::{
     Examination, Obstacle, Plan, StaleState, TakeoverError, commit_after_daemon, examine_only,
-    left_elsewhere, prepare, restore_after_daemon, serve, unmark_after_daemon,
+    left_elsewhere, prepare, restore_after_daemon, serve, unmark_after_daemon, wait_until_writable,
 };
 
 use super::{AS_LONG_AS_IT_TAKES, print, refuse_under_run, shell_quoted, tell, unexpected};
 use crate::arguments::SteerArguments;
 
 pub(crate) fn run(arguments: &SteerArguments) -> Result<(), Failure> {
+    // Messages are read elsewhere, too, as in the journal of a service. A path that leads nowhere is refused as it is.
+    let absolute = absolute_without_touching(&arguments.mountpoint);
+    let arguments = &SteerArguments {
+        mountpoint: absolute.unwrap_or_else(|_| arguments.mountpoint.clone()),
+        ..arguments.clone()
+    };
     if arguments.stop {
         return stop(&arguments.mountpoint);
     }
@@ -44,6 +50,7 @@ fn start(arguments: &SteerArguments, ready: &Ready) -> Result<(), Failure> {
     let config = ConfigText::load(arguments.config.as_deref())?;
     let config_file = arguments.config.as_ref().map(std::path::absolute);
     let config_file = config_file.transpose().map_err(cannot_start)?;
+    wait_until_writable(&arguments.mountpoint, &tell)?;
     let plan = prepare(&arguments.mountpoint, &arguments.only, config, config_file)?;
     if arguments.foreground {
         return serve(plan, ready);
@@ -81,6 +88,7 @@ fn check(arguments: &SteerArguments) -> Result<(), Failure> {
     logging::start(None, "warn")?;
     let config = ConfigText::load(arguments.config.as_deref())?;
     let policy = config.config.rules.policy_of_all();
+    wait_until_writable(&arguments.mountpoint, &tell)?;
     let found = examine_only(&arguments.mountpoint, &arguments.only, &policy, false)
         .map_err(|obstacle| Failure::new(Code::Failed, obstacle.to_string()))?;
     let is_missing = |obstacle: &&Obstacle| !matches!(obstacle, Obstacle::AlreadySteered { .. });
@@ -151,6 +159,8 @@ const START_PAUSE: Duration = Duration::from_millis(50);
 
 fn stop(mountpoint: &Path) -> Result<(), Failure> {
     logging::start(None, "warn")?;
+    // A daemon that lives goes on steering it: it could not restore its options.
+    wait_until_writable(mountpoint, &tell)?;
     let mut tries = 0;
     let mut client = loop {
         match ControlClient::connect(mountpoint) {

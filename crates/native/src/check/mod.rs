@@ -31,6 +31,10 @@ const JOURNAL_PARTS: u64 = 4;
 /// The part of a filesystem that a journal should not exceed.
 const JOURNAL_SHARE: u64 = 4;
 
+/// The smallest journal that takes the smallest transaction that is worth it, and the one that is advised, in MiB.
+const JOURNAL_MIB_MIN: u64 = (LARGEST_TRANSACTION_BYTES_MIN * JOURNAL_PARTS) >> 20;
+const JOURNAL_MIB_ADVISED: u64 = 64;
+
 /// How long a daemon may take to end that was killed: its locks go with its last thread.
 const ENDING_MAX: Duration = Duration::from_secs(5);
 const ENDING_PAUSE: Duration = Duration::from_millis(10);
@@ -276,41 +280,60 @@ impl Looked<'_> {
         }
     }
 
+    /// Who begins registers the filesystem, and then marks it; who ends takes the mark away last.
     fn already_steered(&self) -> Option<Obstacle> {
-        let Some(steered) = self.living_registration() else {
-            let path = self.path();
-            return is_claimed(&path).then_some(Obstacle::SteeredOutOfReach { path });
-        };
-        Some(Obstacle::AlreadySteered {
-            path: self.path(),
-            pid: steered.record().pid(),
+        let path = self.path();
+        for look in 0..MARK_LOOKS {
+            if look > 0 {
+                std::thread::sleep(MARK_PAUSE);
+            }
+            if let Some(steered) = self.living_registration() {
+                let pid = steered.record().pid();
+                return Some(Obstacle::AlreadySteered { path, pid });
+            }
+            if !Claim::is_taken(&path) {
+                return None;
+            }
+        }
+        // Its note lies in this process's own /run.
+        Some(match Left::of(self.mount) {
+            Some(_) => Obstacle::Ending { path },
+            None => Obstacle::SteeredOutOfReach { path },
         })
     }
 
-    /// A btrfs is mounted with a subvolume as its root, which is not a part in this sense.
     fn part(&self) -> Option<Obstacle> {
+        let whole = self.whole_mount();
+        if whole.is_some_and(|whole| whole.id == self.mount.id) {
+            return None;
+        }
+        Some(Obstacle::Part {
+            path: self.path(),
+            root: self.mount.root.clone(),
+            whole: whole.map(|whole| whole.mountpoint.clone()),
+        })
+    }
+
+    /// The mount that shows the whole filesystem: this one, or another. A btrfs is mounted with a subvolume as its
+    /// root, which is not a part in this sense.
+    fn whole_mount(&self) -> Option<&MountEntry> {
         let is_whole = |mount: &MountEntry, options: &MountOptions| {
             let subvolume = options.filesystem.value("subvol").map(Path::new);
             !mount.shows_a_part() || subvolume == Some(mount.root.as_path())
         };
         if is_whole(self.mount, self.options) {
-            return None;
+            return Some(self.mount);
         }
         let others = self
             .table
             .iter()
             .filter(|other| other.has_device_of(self.mount));
-        let whole = others.into_iter().find(|other| {
+        others.into_iter().find(|other| {
             let options = MountOptions::of(other.id)
                 .ok()
                 .flatten()
                 .unwrap_or_default();
             is_whole(other, &options)
-        });
-        Some(Obstacle::Part {
-            path: self.path(),
-            root: self.mount.root.clone(),
-            whole: whole.map(|whole| whole.mountpoint.clone()),
         })
     }
 
@@ -340,9 +363,13 @@ impl Looked<'_> {
         let obstacles = &mut examination.obstacles;
         let options = ext4.options()?;
         if !ext4.has_journal() {
-            obstacles.push(Obstacle::NoJournal {
-                path: self.path(),
-                device,
+            obstacles.push(match self.journal_mib() {
+                Some(mib) => Obstacle::NoJournal {
+                    path: self.path(),
+                    device,
+                    mib,
+                },
+                None => self.too_small(),
             });
             return Ok(());
         }
@@ -369,13 +396,15 @@ impl Looked<'_> {
     }
 
     fn how_to_journal_data(&self, device: &str) -> String {
-        let path = self.mount.mountpoint.display();
-        if is_root(&self.mount.mountpoint) {
+        // A bind mount of a part has the options of the filesystem's own mount.
+        let whole = self.whole_mount().map(|whole| &*whole.mountpoint);
+        if whole.is_some_and(is_root) {
             return format!(
                 "`tune2fs -o journal_data {device}` or `rootflags=data=journal` on the kernel's command \
                  line, then restart the machine"
             );
         }
+        let path = whole.unwrap_or(Path::new("MOUNTPOINT")).display();
         format!(
             "unmount it and mount it with `-o data=journal`, in /etc/fstab `{device} {path} {} \
              data=journal 0 2`, or make that its default with `tune2fs -o journal_data {device}`",
@@ -385,11 +414,15 @@ impl Looked<'_> {
 
     fn compare_with_journal(&self, largest: u64, device: String, examination: &mut Examination) {
         if largest < LARGEST_TRANSACTION_BYTES_MIN {
-            examination.obstacles.push(Obstacle::JournalTooSmall {
-                path: self.path(),
-                device,
-                largest_kib: largest >> 10,
-                least_kib: LARGEST_TRANSACTION_BYTES_MIN >> 10,
+            examination.obstacles.push(match self.journal_mib() {
+                Some(mib) => Obstacle::JournalTooSmall {
+                    path: self.path(),
+                    device,
+                    largest_kib: largest >> 10,
+                    least_kib: LARGEST_TRANSACTION_BYTES_MIN >> 10,
+                    mib,
+                },
+                None => self.too_small(),
             });
             return;
         }
@@ -409,11 +442,29 @@ impl Looked<'_> {
         examination.notes.push(SHORTENED_NOTE.to_owned());
     }
 
+    /// How many MiB a new journal should have; none: the filesystem has no room for one.
+    fn journal_mib(&self) -> Option<u64> {
+        let mib = (self.whole_bytes() / JOURNAL_SHARE) >> 20;
+        (mib >= JOURNAL_MIB_MIN).then_some(mib.min(JOURNAL_MIB_ADVISED))
+    }
+
+    fn too_small(&self) -> Obstacle {
+        Obstacle::TooSmall {
+            path: self.path(),
+            mib: self.whole_bytes() >> 20,
+            journal_mib: JOURNAL_MIB_MIN,
+        }
+    }
+
+    fn whole_bytes(&self) -> u64 {
+        let whole = rustix::fs::statvfs(&self.mount.mountpoint);
+        whole.map_or(0, |found| found.f_blocks.saturating_mul(found.f_frsize))
+    }
+
     /// A journal takes its room from the filesystem: on a small one the configuration gives way.
     fn how_to_enlarge_journal(&self, largest: u64, wanted: u64, device: &str) -> String {
-        let whole = rustix::fs::statvfs(&self.mount.mountpoint);
-        let whole = whole.map_or(0, |found| found.f_blocks.saturating_mul(found.f_frsize));
-        let (journal, share) = (wanted.saturating_mul(JOURNAL_PARTS), whole / JOURNAL_SHARE);
+        let share = self.whole_bytes() / JOURNAL_SHARE;
+        let journal = wanted.saturating_mul(JOURNAL_PARTS);
         if journal <= share {
             let mib = journal >> 20;
             return format!(
@@ -444,16 +495,6 @@ impl Looked<'_> {
 /// registration.
 const MARK_LOOKS: u32 = 20;
 const MARK_PAUSE: Duration = Duration::from_millis(25);
-
-/// Whether a daemon has marked the filesystem, for which no registration is seen.
-fn is_claimed(mountpoint: &Path) -> bool {
-    (0..MARK_LOOKS).all(|look| {
-        if look > 0 {
-            std::thread::sleep(MARK_PAUSE);
-        }
-        Claim::is_taken(mountpoint)
-    })
-}
 
 /// Whether a daemon has steered the filesystem that was killed, and has left its mount options.
 pub fn is_left_steered(mount: &MountEntry) -> bool {

@@ -38,6 +38,16 @@ pub enum Obstacle {
         /// The mount point.
         path: PathBuf,
     },
+    /// Its daemon ends.
+    #[error(
+        "the daemon that steers {path} is ending and commits what there is: run this command again when it has \
+         ended",
+        path = path.display()
+    )]
+    Ending {
+        /// The mount point.
+        path: PathBuf,
+    },
     /// A bind mount of a part.
     #[error(
         "{path} is a bind mount of {root}, which is a part of its filesystem, and a filesystem is \
@@ -69,13 +79,29 @@ pub enum Obstacle {
     /// ext4 without a journal.
     #[error(
         "the ext4 at {path} has no journal: {advice}",
-        path = path.display(), advice = how_to_add_a_journal(path, device)
+        path = path.display(), advice = how_to_add_a_journal(path, device, *mib)
     )]
     NoJournal {
         /// The mount point.
         path: PathBuf,
         /// Its device.
         device: String,
+        /// How large the journal should be, in MiB.
+        mib: u64,
+    },
+    /// ext4 without room for a journal.
+    #[error(
+        "the ext4 at {path} has {mib} MiB, of which a journal of {journal_mib} MiB, the smallest that is worth \
+         steering, would take more than a quarter: steer a larger filesystem",
+        path = path.display()
+    )]
+    TooSmall {
+        /// The mount point.
+        path: PathBuf,
+        /// Its size, in MiB.
+        mib: u64,
+        /// The journal, in MiB.
+        journal_mib: u64,
     },
     /// ext4 that journals names and sizes only.
     #[error(
@@ -123,7 +149,7 @@ pub enum Obstacle {
     #[error(
         "the journal of the ext4 at {path} takes transactions of {largest_kib} KiB at the most, less \
          than the {least_kib} KiB that are worth steering: {unmounted}, `tune2fs -O ^has_journal \
-         {device}` and `tune2fs -J size=64 {device}`",
+         {device}` and `tune2fs -J size={mib} {device}`",
         path = path.display(), unmounted = unmounted(path)
     )]
     JournalTooSmall {
@@ -135,6 +161,8 @@ pub enum Obstacle {
         largest_kib: u64,
         /// What it should be at the least, in KiB.
         least_kib: u64,
+        /// How large the journal should be, in MiB.
+        mib: u64,
     },
     /// An age that the kernel cannot keep to.
     #[error(

@@ -17,14 +17,14 @@ pub(crate) fn unmounted(mountpoint: &Path) -> &'static str {
 }
 
 /// A journal can be added to a filesystem that is mounted, and is used from the next mount on.
-pub(super) fn how_to_add_a_journal(mountpoint: &Path, device: &str) -> String {
+pub(super) fn how_to_add_a_journal(mountpoint: &Path, device: &str, mib: u64) -> String {
     if is_root(mountpoint) {
         return format!(
-            "`tune2fs -j {device}` and `tune2fs -o journal_data {device}` (or `rootflags=data=journal` on \
+            "`tune2fs -J size={mib} {device}` and `tune2fs -o journal_data {device}` (or `rootflags=data=journal` on \
              the kernel's command line), then restart the machine"
         );
     }
-    format!("unmount it, `tune2fs -j {device}`, and mount it with data=journal")
+    format!("unmount it, `tune2fs -J size={mib} {device}`, and mount it with data=journal")
 }
 
 /// How to get a mount option that no remount can set.

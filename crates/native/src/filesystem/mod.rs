@@ -124,6 +124,11 @@ pub enum Filesystem {
 }
 
 impl Filesystem {
+    /// Whether filesystems of this type, as the table of mounts names it, can be steered.
+    pub(crate) fn is_of_kind(kind: &str) -> bool {
+        matches!(kind, "ext4" | "ext3" | "btrfs")
+    }
+
     /// The filesystem of a mount; none if it is of a type that cannot be steered.
     ///
     /// # Errors

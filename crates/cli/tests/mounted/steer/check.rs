@@ -107,7 +107,7 @@ fn other_filesystems_are_refused_with_the_reason() {
     if let Some(disk) = Disk::new(ext2) {
         says(
             &check(&disk.at).1,
-            &["has no journal", "tune2fs -j /dev/loop"],
+            &["has no journal", "tune2fs -J size=7 /dev/loop"],
         );
         fails(&disk.try_steer(&[]), 1, &["has no journal"]);
     }
@@ -127,6 +127,59 @@ fn other_filesystems_are_refused_with_the_reason() {
         1,
         &["cannot examine /nowhere"],
     );
+}
+
+/// Found by strangers: it was told to make a journal that tune2fs refuses.
+#[test]
+fn a_filesystem_too_small_for_a_journal_is_called_so() {
+    needs_mounts!();
+    for make in [
+        &["mkfs.ext4", "-q", "-b", "1024", "-J", "size=1"][..],
+        &["mkfs.ext4", "-q", "-O", "^has_journal"],
+    ] {
+        let tiny = Made {
+            make,
+            mib: 12,
+            ..EXT4
+        };
+        let Some(disk) = Disk::new(Made {
+            options: if make.contains(&"^has_journal") {
+                "loop"
+            } else {
+                tiny.options
+            },
+            ..tiny
+        }) else {
+            continue;
+        };
+        let (output, said) = check(&disk.at);
+        fails(&output, 1, &["cannot be steered as it is"]);
+        says(&said, &["a journal of 4 MiB", "steer a larger filesystem"]);
+        assert!(!said.contains("tune2fs"), "{said}");
+    }
+}
+
+/// Found by strangers: the line for /etc/fstab mounted the whole filesystem in the place of the part.
+#[test]
+fn a_bind_mount_of_a_part_is_told_how_to_mount_the_filesystem() {
+    needs_mounts!();
+    let ordered = Made {
+        options: "loop,data=ordered",
+        ..EXT4
+    };
+    let Some(mut disk) = Disk::new(ordered) else {
+        return;
+    };
+    let inside = disk.at.join("inside");
+    fs::create_dir(&inside).unwrap();
+    let bind = disk.fixture.directory("bind");
+    disk.fixture
+        .mount_other(&["--bind", inside.to_str().unwrap()], &bind);
+    let (_, said) = check(&bind);
+    let fstab = format!("{} ext4 data=journal 0 2", disk.at.display());
+    says(&said, &[&fstab, "is a bind mount of /inside"]);
+    super::unmount(&disk.at);
+    says(&check(&bind).1, &["MOUNTPOINT ext4 data=journal 0 2"]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod binds;
 mod check;
 mod commands;
 mod commits;
+mod frozen;
 pub(crate) mod history;
 mod life;
 mod only;

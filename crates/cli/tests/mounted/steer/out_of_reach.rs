@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use mobifs_steered::Claim;
 use rustix::process::{Signal, kill_process};
 
 use super::life::pid;
@@ -43,6 +44,22 @@ fn a_daemon_in_another_run_is_seen_to_live() {
     disk.stop();
     // Nothing holds the filesystem any more.
     succeeds(&elsewhere(&["steer", "--check"], &disk.at));
+}
+
+/// Found by strangers: a `steer` beside a daemon that began or ended was told of another /run.
+#[test]
+fn a_daemon_that_ends_is_not_one_in_another_run() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    disk.steer("");
+    // Its note stays, as that of one which has withdrawn its registration and commits what there is.
+    kill_process(pid(&disk), Signal::KILL).unwrap();
+    wait_until(|| disk.registration().is_none());
+    let mark = Claim::take(&disk.at).unwrap();
+    fails(&disk.try_steer(&[]), IN_USE, &["is ending"]);
+    drop(mark);
+    disk.steer("");
+    disk.stop();
 }
 
 /// It was called gone, and `mobifs umount` took the mount of a living daemon away.
