@@ -23,6 +23,8 @@ const NAME: &str = "lost+found";
 const FROZEN: &str = "percpu_rwsem_wait";
 /// A snapshot freezes for a moment only.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// A machine that is busy may need so long to start a process.
+const QUIET: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Changes would wait.
@@ -78,10 +80,10 @@ pub fn wait_until_writable(path: &Path, report: &dyn Fn(&str)) -> Result<(), Fro
                 path: path.to_owned(),
             });
         }
-        if !std::mem::replace(&mut is_told, true) {
+        if begun.elapsed() >= QUIET && !std::mem::replace(&mut is_told, true) {
             report(&format!(
-                "the filesystem at {} takes no changes: it is frozen, or its device does not answer; nothing is \
-                 changed until it does",
+                "waiting for the filesystem at {}, which takes no changes: it is frozen, or its device does not \
+                 answer; nothing is changed until then",
                 path.display()
             ));
         }
