@@ -142,7 +142,7 @@ fn a_program_outside_makes_snapshots_inexact() {
 fn a_snapshot_that_another_program_has_taken_is_not_exact() {
     needs_mounts!();
     let Some(disk) = Disk::new(BTRFS) else { return };
-    disk.steer(&keeping(5));
+    disk.steer(&keeping(50));
     fs::write(disk.at.join("file"), "content").unwrap();
     sync(&disk);
     let own = history(&disk.at);
@@ -160,7 +160,7 @@ fn a_snapshot_that_another_program_has_taken_is_not_exact() {
     assert_eq!(listed(), expected);
     // A daemon that comes later trusts it no more.
     disk.stop();
-    disk.steer(&keeping(5));
+    disk.steer(&keeping(50));
     assert_eq!(listed()[..expected.len()], expected);
 }
 
