@@ -532,8 +532,36 @@ impl Planner {
             free.take(to, length);
             moves.push((file, piece, to));
         }
-        Some(moves)
+        without_detours(moves, start, end)
     }
+}
+
+/// The moves out of a window, in an order in which no piece comes to lie right beside one of its file that is still to
+/// leave: both would be one piece, which the next move would part again. None if there is no such order.
+fn without_detours(
+    mut moves: Vec<(usize, Piece, u64)>,
+    start: u64,
+    end: u64,
+) -> Option<Vec<(usize, Piece, u64)>> {
+    // Only the places right before and right after the window touch what is in it.
+    let touches = |&(_, piece, to): &(usize, Piece, u64)| to + piece.length == start || to == end;
+    moves.sort_by_key(touches);
+    let joins = |moved: &(usize, Piece, u64), stays: &(usize, Piece, u64)| {
+        let (file, piece, to) = *moved;
+        let (other_file, other, _) = *stays;
+        let precedes = piece.logical_end() == other.logical && to + piece.length == other.physical;
+        let follows = other.logical_end() == piece.logical && other.physical + other.length == to;
+        file == other_file && (precedes || follows)
+    };
+    if let [.., first, second] = moves.as_mut_slice()
+        && joins(first, second)
+    {
+        std::mem::swap(first, second);
+        if joins(first, second) {
+            return None;
+        }
+    }
+    Some(moves)
 }
 
 /// A row in parts of no more than so many bytes where they have two pieces: first byte, bytes, pieces.

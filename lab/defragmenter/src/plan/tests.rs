@@ -335,3 +335,104 @@ fn a_row_that_is_cut_short_goes_on_with_less_room() {
         (1, 1)
     );
 }
+
+/// Found by random seeds of the property: a piece that made room came to lie right beside the next one of its file, which
+/// then made room, too: two pieces became one and two again.
+#[test]
+fn what_makes_room_joins_nothing_that_is_still_to_leave() {
+    const SEED_3: &[(u8, u8)] = &[
+        (0, 4),
+        (1, 3),
+        (0, 4),
+        (1, 1),
+        (0, 1),
+        (1, 1),
+        (5, 8),
+        (0, 4),
+        (1, 1),
+        (5, 1),
+        (0, 3),
+        (5, 7),
+        (0, 10),
+        (6, 5),
+        (0, 2),
+        (5, 1),
+    ];
+    const SEED_9: &[(u8, u8)] = &[
+        (3, 2),
+        (0, 7),
+        (1, 3),
+        (0, 3),
+        (3, 7),
+        (6, 2),
+        (3, 8),
+        (4, 3),
+        (3, 5),
+        (4, 1),
+    ];
+    const SEED_10: &[(u8, u8)] = &[
+        (1, 1),
+        (3, 2),
+        (6, 3),
+        (3, 1),
+        (0, 8),
+        (7, 1),
+        (2, 2),
+        (0, 2),
+        (5, 2),
+        (2, 8),
+        (5, 3),
+        (2, 5),
+        (3, 1),
+        (6, 7),
+        (0, 1),
+        (5, 3),
+        (1, 2),
+        (5, 7),
+        (1, 1),
+        (6, 2),
+        (3, 4),
+    ];
+    const SEED_12: &[(u8, u8)] = &[
+        (0, 1),
+        (5, 2),
+        (0, 7),
+        (1, 1),
+        (0, 1),
+        (1, 5),
+        (3, 9),
+        (0, 5),
+    ];
+    for runs in [SEED_3, SEED_9, SEED_10, SEED_12] {
+        let mut disk = Disk::new(runs, &[]);
+        let limits = Limits {
+            room_factor: 1,
+            ..LIMITS
+        };
+        run(&mut disk, limits);
+    }
+}
+
+/// Both ends of a window would join with the other piece, whichever leaves first.
+#[test]
+fn a_window_without_an_order_to_leave_in_is_given_up() {
+    let piece = |logical, physical| Piece {
+        logical: logical * BLOCK,
+        physical: physical * BLOCK,
+        length: BLOCK,
+    };
+    // The window is 10 to 12; each goes to the other side of its neighbour.
+    let moves = |first, second| {
+        vec![
+            (0, piece(1, 10), first * BLOCK),
+            (0, piece(0, 11), second * BLOCK),
+        ]
+    };
+    let ordered = |moves| without_detours(moves, 10 * BLOCK, 12 * BLOCK);
+    assert_eq!(ordered(moves(12, 9)), None);
+    assert_eq!(
+        ordered(moves(12, 5)),
+        Some(vec![moves(12, 5)[1], moves(12, 5)[0]])
+    );
+    assert_eq!(ordered(moves(5, 9)), Some(moves(5, 9)));
+}
