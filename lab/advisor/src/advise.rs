@@ -344,9 +344,10 @@ fn defragmenting(site: &Site, path: &Path, options: &Options, plan: &Plan) -> Op
         String::new()
     };
     let moved = plan.joined_bytes + plan.room_bytes;
+    let planned = plan.planned.as_ref();
     let wear = Wear {
-        copied_bytes: moved + metadata_bytes(plan.moves),
-        remapped_bytes: is_served.then(|| metadata_bytes(plan.moves) + log_bytes(moved)),
+        copied_bytes: planned.map_or(moved, |planned| planned.copied_bytes),
+        remapped_bytes: planned.and_then(|planned| planned.remapped_bytes),
     };
     let mut why = format!(
         "{} in small pieces move, in {}; more of it costs more than it brings",
@@ -374,20 +375,6 @@ fn defragmenting(site: &Site, path: &Path, options: &Options, plan: &Plan) -> Op
         why,
         first: Vec::new(),
     })
-}
-
-/// Metadata of ext4 for so many moves: a commit with the inodes, extents, groups and bitmaps, in whole flash
-/// pages. Measured on the served device (`docs/FRAGMENTATION-REFERENCE.md`).
-const fn metadata_bytes(moves: u64) -> u64 {
-    const ONCE_BYTES: u64 = 160 << 10;
-    const MOVE_BYTES: u64 = 4 << 10;
-    ONCE_BYTES + moves * MOVE_BYTES
-}
-
-/// The device's log of remaps, and mapping pages.
-const fn log_bytes(moved_bytes: u64) -> u64 {
-    const BYTES_FOR_A_PAGE: u64 = 32;
-    moved_bytes / 4096 * BYTES_FOR_A_PAGE
 }
 
 /// A path as a shell takes it.

@@ -22,7 +22,7 @@ use crate::pace::{Next, Pace, SLICE_BYTES_MAX};
 use crate::place::Place;
 use crate::plan::{Move, Piece, clipped, joined};
 use crate::pool::Pool;
-use crate::scan::{Found, Looks, Tree, look_at};
+use crate::scan::{EXT4_STAYS, Found, Looks, Tree, look_at};
 use crate::space::Space;
 
 /// Announced pages after which what has moved is written: more would only wait.
@@ -246,9 +246,7 @@ impl<'a> Ext4<'a> {
             Errno::NOSPC => "files for whose new extents there was no room",
             Errno::ACCESS | Errno::PERM => "files that this user may not write",
             Errno::TXTBSY => "files that are in use as swap or as a program",
-            Errno::OPNOTSUPP => {
-                "files that ext4 does not move (encrypted, without extents, or with a journal for their data)"
-            }
+            Errno::OPNOTSUPP => EXT4_STAYS,
             Errno::BUSY => "files that were busy",
             _ => "files that ext4 did not move",
         }))
@@ -323,7 +321,7 @@ impl<'a> Ext4<'a> {
 }
 
 /// Whether this ext4 moves anything at all: tried on two files without a name, before any room is taken.
-fn check(place: &Place) -> Result<(), DefragError> {
+pub(crate) fn check(place: &Place) -> Result<(), DefragError> {
     let directory = place.directory.as_path();
     let refused = |why| DefragError::Unsupported {
         path: place.mountpoint.clone(),

@@ -5,6 +5,7 @@
 mod btrfs;
 mod device;
 mod donor;
+mod dry_run;
 mod error;
 mod ext4;
 mod hot;
@@ -20,11 +21,14 @@ mod report;
 mod run;
 mod scan;
 mod space;
+mod work;
 mod xfs;
 
 pub use error::DefragError;
 pub use hot::Hot;
 pub use options::{Mode, Options};
-pub use report::{DeviceFigures, Report, SCHEMA, State, Stopped, table};
+pub use report::{
+    DeviceFigures, FreeRun, Planned, PlannedFile, Report, SCHEMA, State, Stopped, table,
+};
 pub use run::defragment;
 pub use space::Space;

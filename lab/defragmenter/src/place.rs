@@ -10,4 +10,5 @@ pub(crate) struct Place {
     pub(crate) directory: PathBuf,
     pub(crate) block_bytes: u64,
     pub(crate) free_bytes: u64,
+    pub(crate) is_read_only: bool,
 }

@@ -123,6 +123,9 @@ pub struct Planner {
     queue: VecDeque<Queued>,
     /// The file of the step that was asked for last, and its pieces before.
     under_way: Option<(usize, Vec<Piece>)>,
+    /// The length of a free run that is asked for besides, and where it will be: nothing moves there.
+    run_wanted: Option<u64>,
+    run_at: Option<u64>,
 }
 
 /// A step that was not asked for yet.
@@ -148,6 +151,8 @@ impl Planner {
             passes_left: PASSES_MAX - 1,
             queue: VecDeque::new(),
             under_way: None,
+            run_wanted: None,
+            run_at: None,
         };
         planner.index_all();
         planner.find_groups();
@@ -175,6 +180,7 @@ impl Planner {
         }
         self.groups.retain(|&(of, _)| of != file);
         self.index_all();
+        self.place_run();
     }
 
     /// The step that was asked for last, `step`, has moved only its first `done` bytes, and what was to follow does not
@@ -191,6 +197,7 @@ impl Planner {
             moved(&mut layout.pieces, &happened);
         }
         self.index_all();
+        self.place_run();
         self.find_groups();
     }
 
@@ -204,6 +211,7 @@ impl Planner {
         }
         self.resting = Space::default();
         self.free = free;
+        self.run_at = None;
     }
 
     fn index_all(&mut self) {
@@ -213,11 +221,34 @@ impl Planner {
         }
     }
 
-    /// Asks for a free run of this length, besides all else.
+    /// Asks for a free run of this length, besides all else; where there is one, nothing moves into it.
     pub fn make_run(&mut self, length: u64) {
-        if self.free.largest() < length {
-            self.make_room(length, length.saturating_mul(self.limits.room_factor));
+        self.run_wanted = Some(length);
+        self.place_run();
+    }
+
+    fn place_run(&mut self) {
+        let Some(length) = self.run_wanted else {
+            return;
+        };
+        let most = length.saturating_mul(self.limits.room_factor);
+        let at = self.free.best_fit(length);
+        self.run_at = at.or_else(|| self.make_room(length, most));
+        if let Some(at) = self.run_at {
+            self.free.take(at, length);
         }
+    }
+
+    /// What is free once everything so far is durable.
+    #[must_use]
+    pub fn free_at_the_end(&self) -> Space {
+        let mut free = self.free.clone();
+        let kept = self.run_at.zip(self.run_wanted);
+        let kept = kept.map(|(at, length)| (at, at + length));
+        for (start, end) in self.resting.iter().chain(kept) {
+            free.add(start, end - start);
+        }
+        free
     }
 
     fn index(&mut self, file: usize) {

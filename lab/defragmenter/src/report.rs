@@ -99,6 +99,80 @@ pub struct DeviceFigures {
     pub pages_written: u64,
 }
 
+/// What a dry run would do.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Planned {
+    /// Files of which something would move.
+    pub files: u64,
+    /// The first of them, those that gain most first; a file that only makes room gains nothing.
+    pub first: Vec<PlannedFile>,
+    /// What `--copy` would write, with metadata.
+    pub copied_bytes: u64,
+    /// What `--remap` would have programmed; none where there is no served device.
+    pub remapped_bytes: Option<u64>,
+}
+
+/// A file of which something would move.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PlannedFile {
+    /// Its path.
+    pub path: String,
+    /// What would move of it.
+    pub moved_bytes: u64,
+    /// Its extents now.
+    pub extents: u64,
+    /// Its extents afterwards.
+    pub extents_after: u64,
+    /// How much sooner it would be read.
+    pub saved_ms: f64,
+}
+
+/// A free run that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct FreeRun {
+    /// How long it was to be.
+    pub wanted_bytes: u64,
+    /// The largest free run before.
+    pub largest_before_bytes: u64,
+    /// The largest free run after; of a dry run as it would be.
+    pub largest_after_bytes: u64,
+    /// Whether there is one of that length.
+    pub is_reached: bool,
+}
+
+impl FreeRun {
+    pub(crate) const fn ends_with(&mut self, largest_bytes: u64) {
+        self.largest_after_bytes = largest_bytes;
+        self.is_reached = largest_bytes >= self.wanted_bytes;
+    }
+}
+
+/// Bytes that are written when so many move by copying, in so many moves.
+pub(crate) const fn written_by_copying(moved_bytes: u64, moves: u64) -> u64 {
+    if moves == 0 {
+        return 0;
+    }
+    moved_bytes + metadata_bytes(moves)
+}
+
+/// Bytes that are programmed when so many are remapped: metadata of the filesystem, the device's log of remaps, and
+/// mapping pages.
+pub(crate) const fn written_by_remapping(moved_bytes: u64, moves: u64) -> u64 {
+    const BYTES_FOR_A_PAGE: u64 = 32;
+    if moves == 0 {
+        return 0;
+    }
+    metadata_bytes(moves) + moved_bytes / 4096 * BYTES_FOR_A_PAGE
+}
+
+/// Metadata of ext4 for so many moves: a commit with the inodes, extents, groups and bitmaps, in whole flash
+/// pages. Measured on the served device (`docs/FRAGMENTATION-REFERENCE.md`).
+const fn metadata_bytes(moves: u64) -> u64 {
+    const ONCE_BYTES: u64 = 160 << 10;
+    const MOVE_BYTES: u64 = 4 << 10;
+    ONCE_BYTES + moves * MOVE_BYTES
+}
+
 /// Why a run ended before it was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -140,6 +214,10 @@ pub struct Report {
     pub is_served: bool,
     /// What a served device did; none without one, and of a dry run.
     pub device: Option<DeviceFigures>,
+    /// What a dry run would do; none of others.
+    pub planned: Option<Planned>,
+    /// The free run that was asked for.
+    pub free_run: Option<FreeRun>,
     /// Real time.
     pub seconds: f64,
     /// Why it ended early.
@@ -212,8 +290,36 @@ fn write(text: &mut String, report: &Report) -> std::fmt::Result {
             number(device.pages_written)
         )?;
     }
+    if let Some(planned) = &report.planned {
+        write_planned(text, planned)?;
+    }
+    if let Some(run) = &report.free_run {
+        let would = if report.planned.is_some() {
+            "would be"
+        } else {
+            "is"
+        };
+        writeln!(
+            text,
+            "free run: the largest was {} and {would} {}; {} {} asked for: {}",
+            size(run.largest_before_bytes),
+            size(run.largest_after_bytes),
+            size(run.wanted_bytes),
+            if run.wanted_bytes == 1 { "was" } else { "were" },
+            if run.is_reached {
+                "reached"
+            } else {
+                "not reached"
+            }
+        )?;
+    }
     match report.stopped {
-        Some(Stopped::Cancelled) => writeln!(text, "cancelled: what had moved stays moved")?,
+        Some(Stopped::Cancelled) => writeln!(
+            text,
+            "cancelled after {} with {}: what had moved stays moved, and a run that is started anew goes on with the rest",
+            counted(report.moves, "move", "moves"),
+            size(report.joined_bytes + report.room_bytes)
+        )?,
         Some(Stopped::FlashWrites) => {
             writeln!(text, "stopped: the limit on flash writes is reached")?
         }
@@ -225,6 +331,50 @@ fn write(text: &mut String, report: &Report) -> std::fmt::Result {
     }
     for (reason, count) in &report.left_out {
         writeln!(text, "left alone: {count} {reason}")?;
+    }
+    Ok(())
+}
+
+fn write_planned(text: &mut String, planned: &Planned) -> std::fmt::Result {
+    write!(
+        text,
+        "would write about {} by copying",
+        size(planned.copied_bytes)
+    )?;
+    if let Some(bytes) = planned.remapped_bytes {
+        write!(text, ", about {} by remapping", size(bytes))?;
+    }
+    writeln!(text)?;
+    if planned.files == 0 {
+        return Ok(());
+    }
+    writeln!(
+        text,
+        "would move, of {}:\n{:>11}{:>10}{:>8}{:>11}  path",
+        counted(planned.files, "file", "files"),
+        "saves ms",
+        "extents",
+        "then",
+        "moved"
+    )?;
+    for file in &planned.first {
+        writeln!(
+            text,
+            "{:>11.1}{:>10}{:>8}{:>11}  {}",
+            file.saved_ms,
+            file.extents,
+            file.extents_after,
+            size(file.moved_bytes),
+            file.path
+        )?;
+    }
+    let others = planned.files - planned.first.len() as u64;
+    if others > 0 {
+        writeln!(
+            text,
+            "and {} that gain no more than these",
+            counted(others, "other", "others")
+        )?;
     }
     Ok(())
 }

@@ -4,39 +4,27 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use mobifs_fragmentation::{free_extents_of, is_network};
+use mobifs_fragmentation::is_network;
 use mobifs_host::{MountEntry, absolute_without_touching, mount_around, mounts};
-use rustix::fs::{
-    Access, AtFlags, CWD, FileType, Mode as FileMode, OFlags, accessat, fstatvfs, openat, statat,
-    syncfs,
-};
+use rustix::fs::{CWD, FileType, Mode as FileMode, OFlags, fstatvfs, openat, statat, syncfs};
 use rustix::io::Errno;
 
 use crate::device::Device;
 use crate::donor::NO_RUN;
+use crate::dry_run::free_room;
 use crate::error::DefragError;
-use crate::ext4::{self, Ext4};
+use crate::ext4::Ext4;
 use crate::moved::{End, Moved, Outcome};
 use crate::mover::Mover;
 use crate::options::{Mode, Options};
 use crate::pace::{Next, Pace, Watch};
 use crate::place::Place;
-use crate::plan::{Limits, Planner, Reason, Step};
-use crate::report::{Report, SCHEMA, Stopped};
-use crate::scan::{Found, Keep, Looks, Tree, scan};
+use crate::plan::{Planner, Reason, Step};
+use crate::report::{FreeRun, Report, SCHEMA, Stopped};
+use crate::scan::{Keep, Looks, Tree, scan};
 use crate::space::Space;
+use crate::work::Work;
 
-/// Making room may move so many times what then fits in. By remapping the content costs next to
-/// nothing, but each time that room is made the filesystem is synchronised.
-const ROOM_FACTOR: u64 = 4;
-
-/// The part of the free room that is left to other programs.
-const LEFT_PART: u64 = 4;
-/// Moving takes metadata, so that some room is always left: this part of it, and so much at most.
-const METADATA_PART: u64 = 16;
-const METADATA_BYTES_MAX: u64 = 64 << 20;
-/// Room that is always enough to work with, unless four times what is to move is more.
-const POOL_BYTES_ENOUGH: u64 = 64 << 20;
 /// Where there are limits, a row of a filesystem that chooses the places itself is no longer.
 const LIMITED_ROW_BYTES_MAX: u64 = 1 << 20;
 
@@ -85,10 +73,13 @@ pub fn defragment(
         saved_ms: 0.0,
         is_served: device.is_some(),
         device: None,
+        planned: None,
+        free_run: None,
         seconds: 0.0,
         stopped: None,
         left_out: BTreeMap::new(),
     };
+    report.free_run = free_run(&place, options)?;
     let mut work = Work {
         options,
         place: &place,
@@ -107,6 +98,9 @@ pub fn defragment(
         report.worse_files = after.worse_files;
         report.after = after.sums.state();
         report.device = device.as_ref().map(Device::since).transpose()?;
+        if let Some(run) = &mut report.free_run {
+            run.ends_with(largest_free(&place)?);
+        }
     }
     let fewer = before.extents as f64 - report.after.extents as f64;
     report.saved_ms = fewer * options.model.piece_ms;
@@ -115,6 +109,39 @@ pub fn defragment(
         *report.left_out.entry(reason.to_owned()).or_default() += count;
     }
     Ok(report)
+}
+
+/// The run of free room that is asked for, with what there is before.
+fn free_run(place: &Place, options: &Options) -> Result<Option<FreeRun>, DefragError> {
+    let Some(wanted_bytes) = options.free_run_bytes else {
+        return Ok(None);
+    };
+    if place.filesystem != "ext4" {
+        return Err(DefragError::Unsupported {
+            path: place.mountpoint.clone(),
+            filesystem: place.filesystem.clone(),
+            why: "which chooses new places itself, so that no free run can be made; leave --free-run out",
+        });
+    }
+    let largest = largest_free(place)?;
+    Ok(Some(FreeRun {
+        wanted_bytes,
+        largest_before_bytes: largest,
+        largest_after_bytes: largest,
+        is_reached: largest >= wanted_bytes,
+    }))
+}
+
+fn largest_free(place: &Place) -> Result<u64, DefragError> {
+    let Some(free) = free_room(&place.directory)? else {
+        return Err(DefragError::Unsupported {
+            path: place.mountpoint.clone(),
+            filesystem: place.filesystem.clone(),
+            why: "whose free room this kernel does not report (FS_IOC_GETFSMAP), so that no free run can be made; \
+                  leave --free-run out",
+        });
+    };
+    Ok(free.largest())
 }
 
 /// The files that may move. Where none is wanted nothing has to make room, and the others are only counted: there may
@@ -197,6 +224,7 @@ fn place_of(paths: &[PathBuf], mode: Mode) -> Result<Place, DefragError> {
         directory,
         block_bytes: room.f_frsize,
         free_bytes: room.f_bavail.saturating_mul(room.f_frsize),
+        is_read_only,
     })
 }
 
@@ -246,109 +274,7 @@ fn mark_hot(tree: &mut Tree, options: &Options) {
     }
 }
 
-struct Work<'a> {
-    options: &'a Options,
-    place: &'a Place,
-    looks: Looks<'a>,
-    device: Option<&'a Device>,
-    report: &'a mut Report,
-}
-
 impl Work<'_> {
-    fn limits(&self) -> Limits {
-        Limits {
-            piece_bytes_max: if self.options.takes_all {
-                u64::MAX
-            } else {
-                self.options.model.small_piece_bytes()
-            },
-            room_factor: ROOM_FACTOR,
-        }
-    }
-
-    /// What all rows have that are to be joined.
-    fn wanted_bytes(&self, tree: &Tree) -> u64 {
-        let wanted = tree.files.iter().filter(|file| file.layout.is_wanted);
-        let layouts = wanted.map(|file| file.layout.clone()).collect();
-        Planner::new(layouts, Space::default(), self.limits()).bytes_of_groups()
-    }
-
-    /// The planner has the layouts from then on, the tree no more.
-    fn planner(&self, tree: &mut Tree, free: Space) -> Planner {
-        let layouts = tree.files.iter_mut();
-        let layouts = layouts
-            .map(|file| std::mem::take(&mut file.layout))
-            .collect();
-        let mut planner = Planner::new(layouts, free, self.limits());
-        if let Some(length) = self.options.free_run_bytes {
-            planner.make_run(length.next_multiple_of(self.place.block_bytes));
-        }
-        planner
-    }
-
-    fn count(&mut self, bytes: u64, reason: Reason) {
-        self.report.moves += 1;
-        match reason {
-            Reason::Join => self.report.joined_bytes += bytes,
-            Reason::MakeRoom => self.report.room_bytes += bytes,
-        }
-    }
-
-    /// Says what would be done with the room that is free now.
-    fn plan_only(&mut self, tree: &mut Tree) -> Result<(), DefragError> {
-        let directory = &self.place.directory;
-        let is_wanted = tree.files.iter().any(|file| file.layout.is_wanted);
-        // Files without a name would be made there.
-        if is_wanted && self.place.filesystem != "f2fs" {
-            let access = accessat(CWD, directory, Access::WRITE_OK, AtFlags::EACCESS);
-            if let Err(errno @ (Errno::ACCESS | Errno::PERM)) = access {
-                return Err(DefragError::at(directory, errno));
-            }
-        }
-        let opened = openat(
-            CWD,
-            directory,
-            OFlags::RDONLY | OFlags::CLOEXEC,
-            FileMode::empty(),
-        );
-        let opened = opened.map_err(|errno| DefragError::at(directory, errno))?;
-        let free = free_extents_of(&opened).map_err(|error| DefragError::at(directory, error))?;
-        let mut sums = tree.sums;
-        let mut fewer = |file: &Found, fewer: usize| {
-            let extents = file.extents.saturating_sub(fewer as u64).max(file.least);
-            sums.change(file.extents, extents, file.least);
-        };
-        if let Some(extents) = free.filter(|_| self.place.filesystem == "ext4") {
-            let mut free = Space::default();
-            let ranges = extents.iter();
-            ranges.for_each(|&(start, length)| free.add(start, length));
-            let pieces = tree.files.iter().map(|file| file.layout.pieces.len());
-            let pieces: Vec<usize> = pieces.collect();
-            let mut planner = self.planner(tree, free);
-            while let Some(step) = planner.next_step() {
-                if let Step::Move(step) = step {
-                    self.count(step.bytes(), step.reason);
-                }
-            }
-            let after = planner.files().iter().map(|layout| layout.pieces.len());
-            for (file, (before, after)) in tree.files.iter().zip(pieces.into_iter().zip(after)) {
-                fewer(file, before.saturating_sub(after));
-            }
-        } else {
-            // The filesystem chooses the places itself: each group becomes one piece at best.
-            let groups = self.planner(tree, Space::default()).groups(u64::MAX);
-            for (number, groups) in groups {
-                let bytes = groups.iter().map(|&(_, bytes, _)| bytes);
-                bytes.for_each(|bytes| self.count(bytes, Reason::Join));
-                if let Some(file) = tree.files.get(number) {
-                    fewer(file, groups.iter().map(|&(_, _, pieces)| pieces - 1).sum());
-                }
-            }
-        }
-        self.report.after = sums.state();
-        Ok(())
-    }
-
     fn carry_out(&mut self, tree: &mut Tree, pace: &mut Pace<'_>) -> Result<(), DefragError> {
         match self.place.filesystem.as_str() {
             "ext4" => self.on_ext4(tree, pace),
@@ -381,33 +307,6 @@ impl Work<'_> {
         // Also after a failure: what has moved becomes durable, if it still can.
         let finished = ext4.finish();
         result.and(finished)
-    }
-
-    /// How much free room is taken to work with, and how much is left to others.
-    fn room(&self, wanted: u64) -> Result<(u64, u64), DefragError> {
-        let (free_bytes, block) = (self.place.free_bytes, self.place.block_bytes);
-        let path = || self.place.mountpoint.clone();
-        let least = ext4::BLOCKS_MIN * block;
-        let metadata = (free_bytes / METADATA_PART).min(METADATA_BYTES_MAX);
-        let leave = self.options.leave_bytes.unwrap_or(free_bytes / LEFT_PART);
-        let leave = leave.max(metadata);
-        if free_bytes.saturating_sub(metadata) < least {
-            let path = path();
-            return Err(DefragError::NoRoom { path, free_bytes });
-        }
-        let mut room = free_bytes.saturating_sub(leave);
-        if room < least {
-            return Err(DefragError::LeavesTooMuch {
-                path: path(),
-                free_bytes,
-                leave_bytes: leave,
-            });
-        }
-        if self.options.free_run_bytes.is_none() {
-            let enough = wanted.saturating_mul(ROOM_FACTOR).max(POOL_BYTES_ENOUGH);
-            room = room.min(enough);
-        }
-        Ok((room - room % block, leave))
     }
 
     fn sync(&self) -> Result<(), DefragError> {

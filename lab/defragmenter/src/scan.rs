@@ -73,6 +73,14 @@ pub(crate) struct Looks<'a> {
 
 pub(crate) const ROOT_ONLY: &str = "files that only root may move without changing their times";
 
+pub(crate) const EXT4_STAYS: &str =
+    "files that ext4 does not move (encrypted, without extents, or with a journal for their data)";
+
+/// `EXT4_ENCRYPT_FL` and `EXT4_JOURNAL_DATA_FL`, which keep a file where it is.
+const EXT4_FIXED: IFlags = IFlags::from_bits_retain(0x800 | 0x4000);
+/// `EXT4_EXTENTS_FL`, which a file must have.
+const EXT4_EXTENTS: IFlags = IFlags::from_bits_retain(0x8_0000);
+
 const RESOLVE: ResolveFlags = ResolveFlags::NO_SYMLINKS
     .union(ResolveFlags::NO_XDEV)
     .union(ResolveFlags::BENEATH);
@@ -258,9 +266,14 @@ impl Tree {
                 "files with shared extents (--unshare moves them, and they take more room)",
             );
         }
-        let flags = ioctl_getflags(file).unwrap_or(IFlags::empty());
-        if flags.intersects(IFlags::IMMUTABLE | IFlags::APPEND) {
+        let flags = ioctl_getflags(file);
+        let has = |of: IFlags| flags.is_ok_and(|flags| flags.intersects(of));
+        if has(IFlags::IMMUTABLE | IFlags::APPEND) {
             return Some("immutable and append-only files");
+        }
+        let has_no_extents = flags.is_ok() && !has(EXT4_EXTENTS);
+        if looks.filesystem == "ext4" && (has(EXT4_FIXED) || has_no_extents) {
+            return Some(EXT4_STAYS);
         }
         if rustix::process::geteuid().is_root() {
             return None;

@@ -77,3 +77,27 @@ fn of_btrfs_it_is_said_what_is_not_known() {
         "{said}"
     );
 }
+
+/// It advised what `defrag` then refused.
+#[test]
+fn nothing_is_advised_that_ext4_does_not_move() {
+    let Some(disk) = Disk::plain(
+        "ext4",
+        64,
+        &["-F", "-b", "4096", "-O", "bigalloc", "-C", "16384"],
+    ) else {
+        return;
+    };
+    let open = |name: &str| fs::File::create(disk.path().join(name)).unwrap();
+    let mut files = [open("a"), open("b")];
+    for _ in 0..40 {
+        for file in &mut files {
+            file.write_all(&[1; 16384]).unwrap();
+            file.sync_data().unwrap();
+        }
+    }
+    let said = table(&disk.advise(&Options::default()));
+    assert!(!said.contains("mobifs frag defrag --copy"), "{said}");
+    assert!(said.contains("nothing can be defragmented here"), "{said}");
+    assert!(said.contains("bigalloc"), "{said}");
+}

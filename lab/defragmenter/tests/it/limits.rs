@@ -189,14 +189,97 @@ fn nothing_is_reserved_where_nothing_can_move() {
             return;
         };
         disk.interleave(&["a", "b"], 30, 16384);
-        let error = defragment(&[disk.path()], &options(), &|| false).unwrap_err();
-        assert!(error.to_string().contains(words), "{error}");
+        for mode in [Mode::DryRun, Mode::Copy] {
+            let options = Options { mode, ..options() };
+            let error = defragment(&[disk.path()], &options, &|| false).unwrap_err();
+            assert!(error.to_string().contains(words), "{mode:?}: {error}");
+        }
     };
     refused(
         &["-F", "-b", "4096", "-O", "bigalloc", "-C", "16384"],
         "bigalloc",
     );
     refused(&["-F", "-b", "4096", "-O", "^extents"], "without extents");
+}
+
+/// The whole filesystem by its mount option, or one file by its flag: a dry run promised gains that the run refused.
+#[test]
+fn a_dry_run_refuses_journaled_data_as_copying_does() {
+    let Some(mut disk) = Disk::plain("ext4", 64, EXT4) else {
+        return;
+    };
+    disk.interleave(&["a", "b"], 30, 16384);
+    succeed(Command::new("chattr").arg("+j").arg(disk.path().join("a")));
+    disk.sync();
+    let with = |mode| Options { mode, ..options() };
+    for mode in [Mode::DryRun, Mode::Copy] {
+        let report = defragment(&[disk.path()], &with(mode), &|| false).unwrap();
+        let stays = report
+            .left_out
+            .iter()
+            .find(|(why, _)| why.contains("with a journal for their data"));
+        assert_eq!(stays.map(|(_, &count)| count), Some(1), "{report:?}");
+        assert_eq!(
+            (report.wanted_files, report.after.fragmented_files),
+            (1, 1),
+            "{report:?}"
+        );
+    }
+    disk.unmount();
+    let mut mount = Command::new("mount");
+    mount
+        .args(["-o", "loop,data=journal"])
+        .arg(disk.image())
+        .arg(disk.path());
+    succeed(&mut mount);
+    disk.interleave(&["c", "d"], 30, 16384);
+    for mode in [Mode::DryRun, Mode::Copy] {
+        let error = defragment(&[disk.path()], &with(mode), &|| false);
+        let umount = || succeed(Command::new("umount").arg(disk.path()));
+        let error = error
+            .map_err(|error| error.to_string())
+            .err()
+            .unwrap_or_else(|| {
+                umount();
+                panic!("{mode:?} promises something")
+            });
+        assert!(error.contains("data=journal"), "{error}");
+    }
+    succeed(Command::new("umount").arg(disk.path()));
+}
+
+#[test]
+fn a_free_run_is_made_and_what_it_was_before_is_known() {
+    let Some(mut disk) = Disk::plain("ext4", 64, EXT4) else {
+        return;
+    };
+    // Pieces of 32 KiB everywhere, every second one free.
+    let small = |number: u64| disk.path().join(format!("small-{number}"));
+    let mut count = 0;
+    while fs::write(small(count), noise(32 << 10, count)).is_ok() {
+        count += 1;
+    }
+    disk.sync();
+    (0..=count)
+        .step_by(2)
+        .for_each(|number| fs::remove_file(small(number)).unwrap());
+    disk.sync();
+    let wanted = 1 << 20;
+    let with = |mode| Options {
+        mode,
+        free_run_bytes: Some(wanted),
+        ..options()
+    };
+    for mode in [Mode::DryRun, Mode::Copy] {
+        let report = defragment(&[disk.path()], &with(mode), &|| false).unwrap();
+        let run = report.free_run.unwrap();
+        assert!(run.largest_before_bytes < wanted, "{run:?}");
+        assert!(
+            run.is_reached && run.largest_after_bytes >= wanted,
+            "{mode:?}: {run:?}"
+        );
+    }
+    disk.check();
 }
 
 #[test]
