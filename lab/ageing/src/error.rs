@@ -66,6 +66,16 @@ pub enum AgeError {
         /// What to do.
         advice: &'static str,
     },
+    /// The filesystem that an image lies on is full.
+    #[error("the filesystem below the image {} has only {free_bytes} bytes free, and about {needed_bytes} are needed to go on; make room there", text(.path))]
+    HostFull {
+        /// The image.
+        path: PathBuf,
+        /// What is free below it.
+        free_bytes: u64,
+        /// What the next session needs.
+        needed_bytes: u64,
+    },
     /// No inodes are left.
     #[error("the filesystem of {} can hold no more files although it has room; make it with more inodes (mkfs.ext4 -i 4096), or choose larger small files", text(.0))]
     NoInodes(PathBuf),

@@ -10,6 +10,7 @@ mod database;
 mod error;
 mod execute;
 pub mod fill;
+mod host;
 mod place;
 mod plan;
 mod profile;

@@ -43,6 +43,13 @@ impl Database {
         }
     }
 
+    /// What a transaction writes about, journal and database.
+    const fn written_by(&self, transaction: u64) -> u64 {
+        let inserted = self.rows_inserted_by(transaction + 1) - self.rows_inserted_by(transaction);
+        let rows = inserted + self.rows_updated;
+        2 * (rows * (self.row_bytes.mean() + ROW_BYTES) * ROW_PERMILLE / 1000 + DATABASE_BYTES)
+    }
+
     /// What it takes after so many transactions, by the plan.
     fn bytes(&self, transactions: u64) -> u64 {
         let rows = self.rows_inserted_by(transactions).min(self.rows_max);
@@ -93,6 +100,18 @@ impl Session {
     pub(crate) fn steps(&self) -> u64 {
         let threads = self.threads.iter().map(Vec::len).sum::<usize>();
         (self.before.len() + threads + self.after.len()) as u64
+    }
+
+    /// What it writes about.
+    pub(crate) fn bytes(&self) -> u64 {
+        let steps = self.threads.iter().flatten();
+        let steps = steps.chain(&self.before).chain(&self.after);
+        let bytes = steps.map(|step| match step {
+            Step::Write(file) => file.bytes,
+            Step::Transaction(database, number) => database.written_by(*number),
+            Step::Directory(_) | Step::Remove(_) | Step::RemoveTree(_) => 0,
+        });
+        bytes.sum()
     }
 }
 

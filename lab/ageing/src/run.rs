@@ -266,7 +266,9 @@ fn days(
                 number: (number + 1, sessions.len()),
                 title: &session.title,
             });
-            executor.session(session)?;
+            place.check_host(session.bytes())?;
+            let done = executor.session(session);
+            done.map_err(|error| place.explained(error))?;
         }
         let mut over = end_of_day(place, day, &sessions, &mut checksum)?;
         over.written_bytes = place.written_bytes()?.0.saturating_sub(written_before);
