@@ -31,6 +31,7 @@ Exit codes:
   3  the image or the mount is in use
   4  the image, journal or trace is damaged, or of a newer format
   5  there is no served device
+  130, 143  a signal (SIGINT, SIGTERM) ended `frag defrag` before it was done
 
 The environment variable MOBIFS_LOG sets how much is logged (error, warn, info, debug, trace).";
 
@@ -118,7 +119,7 @@ fn hide_caught_panics() {
 fn run(command: &Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Flash(arguments) => flash::run(&arguments.command),
-        Command::Frag(arguments) => frag::run(arguments),
+        Command::Frag(arguments) => return frag::run(arguments),
         Command::Persist(arguments) => persist::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
         Command::Trace(arguments) => return trace::run(&arguments.command),

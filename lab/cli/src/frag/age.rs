@@ -453,7 +453,10 @@ fn failure(error: AgeError, arguments: &AgeArguments) -> Failure {
 
 /// The failure of a run that had begun, and has its state.
 fn ended(error: AgeError, arguments: &AgeArguments) -> Failure {
-    let is_outside = matches!(error, AgeError::Io { .. } | AgeError::Sqlite { .. });
+    let is_outside = matches!(
+        error,
+        AgeError::Io { .. } | AgeError::Sqlite { .. } | AgeError::HostFull { .. }
+    );
     let mut failure = failure(error, arguments);
     if is_outside {
         let again = resumption(arguments);

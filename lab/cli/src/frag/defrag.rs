@@ -1,11 +1,13 @@
 //! `mobifs frag defrag`
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clap::Args;
-use mobifs_defragmenter::{DefragError, Mode, Options, defragment, table};
+use mobifs_defragmenter::{DefragError, FreeRun, Mode, Options, Stopped, defragment, table};
+use mobifs_fragmentation::size;
 use mobifs_volume::parse_size;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -22,7 +24,11 @@ On ext4 most of the free room is taken meanwhile, to work with. --leave stays fr
 programs need is given back as soon as half of that is gone, and when they are faster than that they may find
 the filesystem full for a moment.
 
-The first SIGINT or SIGTERM ends it between two pieces. A power cut leaves each file with its content.
+The first SIGINT or SIGTERM ends it between two pieces: it says what has moved, and the exit code is 130 or 143. A
+power cut leaves each file with its content.
+
+--dry-run names the files that would move, and about how much would be written. It refuses what a run would refuse,
+which it tries on two files without a name. Where the run of --free-run is not there at the end the exit code is 1.
 
   mobifs frag defrag --dry-run /data
   mobifs frag defrag --copy --rate 20MiB --flash-writes-max 1GiB /data
@@ -73,7 +79,7 @@ pub(super) struct DefragArguments {
     paths: Vec<PathBuf>,
 }
 
-pub(super) fn run(arguments: &DefragArguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: &DefragArguments) -> Result<ExitCode, Failure> {
     let failed = |message: String| Failure::new(Code::Failed, message);
     let mode = if arguments.remap {
         Mode::Remap
@@ -94,19 +100,45 @@ pub(super) fn run(arguments: &DefragArguments) -> Result<(), Failure> {
         leave_bytes: arguments.leave,
         free_run_bytes: arguments.free_run,
     };
-    let is_cancelled = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        let registered = signal_hook::flag::register(signal, Arc::clone(&is_cancelled));
+    let signalled = Arc::new(AtomicUsize::new(0));
+    // A dry run has nothing to bring to an end.
+    for signal in [SIGINT, SIGTERM]
+        .into_iter()
+        .filter(|_| mode != Mode::DryRun)
+    {
+        let number = usize::try_from(signal).unwrap_or_default();
+        let registered = signal_hook::flag::register_usize(signal, Arc::clone(&signalled), number);
         registered.map_err(|error| failed(format!("cannot watch for signals: {error}")))?;
     }
-    let cancelled = || is_cancelled.load(Ordering::Relaxed);
-    let report = defragment(&arguments.paths, &options, &cancelled).map_err(failure)?;
+    let signal = || signalled.load(Ordering::Relaxed);
+    let report = defragment(&arguments.paths, &options, &|| signal() != 0).map_err(failure)?;
     if arguments.json {
         let text = serde_json::to_string_pretty(&report);
-        put(&(text.map_err(|error| failed(error.to_string()))? + "\n"))
+        put(&(text.map_err(|error| failed(error.to_string()))? + "\n"))?;
     } else {
-        put(&table(&report))
+        put(&table(&report))?;
     }
+    if report.stopped == Some(Stopped::Cancelled) {
+        // As a shell says it of a program that a signal has ended.
+        let code = u8::try_from(128 + signal()).unwrap_or(Code::Failed.number());
+        return Ok(ExitCode::from(code));
+    }
+    match report.free_run.filter(|run| !run.is_reached) {
+        Some(run) => Err(failed(not_reached(&run, mode))),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn not_reached(run: &FreeRun, mode: Mode) -> String {
+    let (what, is) = match mode {
+        Mode::DryRun => ("would be", "would be"),
+        _ => ("was", "is"),
+    };
+    format!(
+        "no free run of {} {what} made: the largest {is} {}; leave less to others (--leave), or delete something",
+        size(run.wanted_bytes),
+        size(run.largest_after_bytes)
+    )
 }
 
 fn failure(error: DefragError) -> Failure {

@@ -9,6 +9,8 @@ mod model;
 mod progress;
 mod waits;
 
+use std::process::ExitCode;
+
 use clap::{Args, Subcommand};
 
 use crate::failure::Failure;
@@ -49,13 +51,14 @@ enum FragCommand {
     Defrag(DefragArguments),
 }
 
-pub(crate) fn run(arguments: &FragArguments) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &FragArguments) -> Result<ExitCode, Failure> {
     match &arguments.command {
         FragCommand::Measure(arguments) => measure::run(arguments),
         FragCommand::Advise(arguments) => advise::run(arguments),
         FragCommand::Age(arguments) => age::run(arguments),
         FragCommand::Experiment(arguments) => experiment::run(arguments),
         FragCommand::Waits(arguments) => waits::run(arguments),
-        FragCommand::Defrag(arguments) => defrag::run(arguments),
-    }
+        FragCommand::Defrag(arguments) => return defrag::run(arguments),
+    }?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -125,9 +125,63 @@ fn only_what_a_trace_reads_is_moved_and_a_signal_ends_it_between_moves() {
     // Until then it ends by the signal at once, which the exit code would show.
     std::thread::sleep(Duration::from_secs(3));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let report = document(&child.wait_with_output().unwrap());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "as a shell says it");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["stopped"], "cancelled", "{report}");
     assert_eq!(report["moves"], 1, "{report}");
+}
+
+#[test]
+fn a_dry_run_names_what_would_move_and_what_would_be_written() {
+    let Some(disk) = Disk::new() else {
+        return;
+    };
+    let path = disk.path();
+    let mount = path.to_str().unwrap();
+    let output = command(&["--dry-run", "--all", "--json", mount]).output();
+    let planned = &document(&output.unwrap())["planned"];
+    let first = planned["first"].as_array().unwrap();
+    assert_eq!((planned["files"].as_u64(), first.len()), (Some(3), 3));
+    assert_eq!(first[0]["path"], format!("{mount}/a"), "{planned}");
+    assert_eq!(
+        (&first[0]["moved_bytes"], &first[0]["extents_after"]),
+        (&(20 * 8192).into(), &1.into())
+    );
+    let copied = planned["copied_bytes"].as_u64().unwrap();
+    assert!(copied > 3 * 20 * 8192, "with metadata: {planned}");
+    let output = command(&["--dry-run", "--all", mount]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("would write about"), "{said}");
+    assert!(said.contains(&format!("  {mount}/c")), "{said}");
+}
+
+#[test]
+fn whether_a_free_run_was_reached_is_said_and_is_the_exit_code() {
+    let Some(disk) = Disk::new() else {
+        return;
+    };
+    let path = disk.path();
+    let mount = path.to_str().unwrap();
+    for how in ["--dry-run", "--copy"] {
+        let output = command(&[how, "--free-run", "1MiB", mount])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success() && said.contains("1 MiB were asked for: reached"),
+            "{said}"
+        );
+        // More than the filesystem has.
+        let output = command(&[how, "--free-run", "1GiB", mount])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(said.contains("1 GiB were asked for: not reached"), "{said}");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains("no free run of 1 GiB"), "{error}");
+    }
 }
 
 #[test]
