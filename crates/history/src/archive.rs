@@ -260,10 +260,9 @@ impl Archive {
         if records::are_kept(&self.directory) {
             return Ok(());
         }
-        let exact = self.list()?.into_iter().filter(|one| one.is_exact);
+        let mut exact = self.list()?.into_iter().filter(|one| one.is_exact);
         let recorded = exact
-            .map(|one| self.record(&one.name()))
-            .collect::<io::Result<()>>()
+            .try_for_each(|one| self.record(&one.name()))
             .and_then(|()| Ok(records::begin(&self.directory)?));
         recorded.map_err(|source| ArchiveError::Place {
             path: self.path.clone(),

@@ -254,6 +254,18 @@ fn write(text: &mut String, report: &Report) -> std::fmt::Result {
             state.extents
         )?;
     }
+    write_moves(text, report)?;
+    if let Some(planned) = &report.planned {
+        write_planned(text, planned)?;
+    }
+    if let Some(run) = &report.free_run {
+        write_free_run(text, run, report.planned.is_some())?;
+    }
+    write_end(text, report)
+}
+
+/// What moved, and what it gains and costs.
+fn write_moves(text: &mut String, report: &Report) -> std::fmt::Result {
     writeln!(
         text,
         "wanted: {}; {}: {} to join pieces, {} to make room; {:.2} s",
@@ -290,29 +302,28 @@ fn write(text: &mut String, report: &Report) -> std::fmt::Result {
             number(device.pages_written)
         )?;
     }
-    if let Some(planned) = &report.planned {
-        write_planned(text, planned)?;
-    }
-    if let Some(run) = &report.free_run {
-        let would = if report.planned.is_some() {
-            "would be"
+    Ok(())
+}
+
+fn write_free_run(text: &mut String, run: &FreeRun, is_planned: bool) -> std::fmt::Result {
+    let would = if is_planned { "would be" } else { "is" };
+    writeln!(
+        text,
+        "free run: the largest was {} and {would} {}; {} {} asked for: {}",
+        size(run.largest_before_bytes),
+        size(run.largest_after_bytes),
+        size(run.wanted_bytes),
+        if run.wanted_bytes == 1 { "was" } else { "were" },
+        if run.is_reached {
+            "reached"
         } else {
-            "is"
-        };
-        writeln!(
-            text,
-            "free run: the largest was {} and {would} {}; {} {} asked for: {}",
-            size(run.largest_before_bytes),
-            size(run.largest_after_bytes),
-            size(run.wanted_bytes),
-            if run.wanted_bytes == 1 { "was" } else { "were" },
-            if run.is_reached {
-                "reached"
-            } else {
-                "not reached"
-            }
-        )?;
-    }
+            "not reached"
+        }
+    )
+}
+
+/// Why the run ended early, and what it left alone.
+fn write_end(text: &mut String, report: &Report) -> std::fmt::Result {
     match report.stopped {
         Some(Stopped::Cancelled) => writeln!(
             text,

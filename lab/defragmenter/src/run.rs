@@ -58,14 +58,13 @@ pub fn defragment(
     let mut tree = look(paths, options, looks)?;
     let before = tree.sums.state();
     let wanted = tree.files.iter().filter(|file| file.layout.is_wanted);
-    let wanted_files = wanted.count() as u64;
     let mut report = Report {
         schema: SCHEMA,
         filesystem: place.filesystem.clone(),
         mode: options.mode.name(),
         before,
         after: before,
-        wanted_files,
+        wanted_files: wanted.count() as u64,
         moves: 0,
         joined_bytes: 0,
         room_bytes: 0,
@@ -74,12 +73,11 @@ pub fn defragment(
         is_served: device.is_some(),
         device: None,
         planned: None,
-        free_run: None,
+        free_run: free_run(&place, options)?,
         seconds: 0.0,
         stopped: None,
         left_out: BTreeMap::new(),
     };
-    report.free_run = free_run(&place, options)?;
     let mut work = Work {
         options,
         place: &place,

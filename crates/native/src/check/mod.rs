@@ -535,12 +535,14 @@ mod tests {
             let no_journal = Obstacle::NoJournal {
                 path: path.clone(),
                 device: device.clone(),
+                mib: 64,
             };
             let too_small = Obstacle::JournalTooSmall {
                 path: path.clone(),
                 device: device.clone(),
                 largest_kib: 1,
                 least_kib: 2,
+                mib: 64,
             };
             let late = only::OnlyObstacle::DelayedAllocation { path: path.clone() };
             let fast = only::OnlyObstacle::FastCommit { path, device };

@@ -206,7 +206,7 @@ impl Sqlite {
     }
 
     /// A transaction of the WAL mode.
-    fn to_log(&mut self) {
+    fn write_log(&mut self) {
         if self.frames > 10 || self.salt == [0; 8] {
             self.checkpoint();
             self.frames = 0;
@@ -313,7 +313,7 @@ const STEPS: [(Step, u32); 11] = [
 fn perform(step: Step, sqlite: &mut Sqlite) {
     let has_database = sqlite.files[DATABASE].is_some();
     match step {
-        Step::ToLog if has_database => sqlite.to_log(),
+        Step::ToLog if has_database => sqlite.write_log(),
         Step::WithRollbackJournal if has_database => sqlite.with_rollback_journal(),
         Step::Checkpoint if has_database => sqlite.checkpoint(),
         Step::Shrink if has_database => sqlite.shrink(),
@@ -344,6 +344,17 @@ struct Life {
     before: Files,
     after: Files,
     is_cut: bool,
+}
+
+impl Life {
+    fn cut(lower: CrashLower, before: Files, after: Files) -> Self {
+        Self {
+            lower,
+            before,
+            after,
+            is_cut: true,
+        }
+    }
 }
 
 /// Lives by a seed, with a power cut after so many calls.
@@ -377,14 +388,7 @@ fn live(seed: u64, steps: usize, journal_bytes: u64, cut_after: u64) -> Life {
                         ids = Ids::of(&store);
                         Ok(())
                     }
-                    Err(_) => {
-                        return Life {
-                            lower,
-                            before: committed.clone(),
-                            after: committed,
-                            is_cut: true,
-                        };
-                    }
+                    Err(_) => return Life::cut(lower, committed.clone(), committed),
                 }
             }
             _ => {
@@ -396,21 +400,11 @@ fn live(seed: u64, steps: usize, journal_bytes: u64, cut_after: u64) -> Life {
             }
         };
         if done.is_err() {
-            return Life {
-                lower,
-                before: committed,
-                after: sqlite.files,
-                is_cut: true,
-            };
+            return Life::cut(lower, committed, sqlite.files);
         }
         committed.clone_from(&sqlite.files);
         let Ok(found) = try_content_of(&store) else {
-            return Life {
-                lower,
-                before: committed.clone(),
-                after: committed,
-                is_cut: true,
-            };
+            return Life::cut(lower, committed.clone(), committed);
         };
         assert!(found == committed, "seed {seed}: {step:?}");
     }
@@ -550,7 +544,7 @@ fn transactions(lower: &CrashLower) -> (Vec<u64>, usize) {
 /// Each took as many blocks as it has pages.
 #[test]
 fn a_transaction_of_a_few_changed_rows_is_one_block_in_each_mode() {
-    for perform in [Sqlite::to_log, Sqlite::with_rollback_journal] {
+    for perform in [Sqlite::write_log, Sqlite::with_rollback_journal] {
         let Unapplied { life, .. } = unapplied(40, perform);
         let (bytes, copies) = transactions(&life.lower);
         assert_eq!(bytes, [PAGE_BYTES_U64; 40], "{copies} copies");
@@ -564,7 +558,7 @@ fn a_transaction_of_a_few_changed_rows_is_one_block_in_each_mode() {
 
 #[test]
 fn a_copy_of_a_store_with_copies_in_its_journal_is_the_same() {
-    for perform in [Sqlite::to_log, Sqlite::with_rollback_journal] {
+    for perform in [Sqlite::write_log, Sqlite::with_rollback_journal] {
         let Unapplied { life, .. } = unapplied(20, perform);
         let image = life.lower.crash_image(&mut |_| Fate::Land);
         for seed in 0..8 {
@@ -580,7 +574,7 @@ fn a_copy_of_a_store_with_copies_in_its_journal_is_the_same() {
 #[test]
 fn a_store_is_served_although_another_program_has_removed_what_was_copied() {
     for is_removed in [false, true] {
-        let Unapplied { life, .. } = unapplied(20, Sqlite::to_log);
+        let Unapplied { life, .. } = unapplied(20, Sqlite::write_log);
         let image = life.lower.crash_image(&mut |_| Fate::Land);
         let root = image.root().unwrap();
         if is_removed {
@@ -612,7 +606,7 @@ fn new_data_in_place_of_what_was_copied_does_not_damage_the_log() {
             mut life,
             store,
             mut ids,
-        } = unapplied(FEW, Sqlite::to_log);
+        } = unapplied(FEW, Sqlite::write_log);
         let pages = |count: usize, fill: u8| {
             let mut database = life.before[DATABASE].clone().unwrap();
             database.truncate(PAGE_BYTES);
@@ -640,7 +634,7 @@ fn a_deleted_database_that_is_still_written_to_does_not_damage_its_log() {
             mut life,
             store,
             mut ids,
-        } = unapplied(FEW, Sqlite::to_log);
+        } = unapplied(FEW, Sqlite::write_log);
         let database = ids.files[DATABASE].unwrap();
         store.pin(database);
         life.after[DATABASE] = None;
@@ -659,7 +653,7 @@ fn a_deleted_database_that_is_still_written_to_does_not_damage_its_log() {
 /// What the intact transactions copy is in the salvaged journal as it is.
 #[test]
 fn a_salvage_keeps_what_intact_transactions_copy() {
-    for perform in [Sqlite::to_log, Sqlite::with_rollback_journal] {
+    for perform in [Sqlite::write_log, Sqlite::with_rollback_journal] {
         let (kept, lost) = (10, 20);
         let expected = unapplied(kept, perform).life;
         let Unapplied { life, .. } = unapplied(lost, perform);

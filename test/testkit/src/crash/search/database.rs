@@ -66,7 +66,7 @@ impl World {
         let Some((database, journal)) = self.database_with(numbers[0], b"db-journal") else {
             return;
         };
-        if numbers[3] % 5 == 0 {
+        if numbers[3].is_multiple_of(5) {
             self.truncate(journal, 0);
         }
         let mut header = vec![0; HEADER_BYTES as usize];
