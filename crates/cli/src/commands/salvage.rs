@@ -173,7 +173,14 @@ fn write_text(out: &mut String, path: &Path, survey: &Survey) -> std::fmt::Resul
     for file in &survey.missing {
         writeln!(
             out,
-            "  missing: {} is nowhere in the store; its changes are left out",
+            "  missing: {} is nowhere in the store, or something else has its name; its changes are left out",
+            printable(file)
+        )?;
+    }
+    for file in &survey.made_again {
+        writeln!(
+            out,
+            "  missing: the directory {} is nowhere in the store; it is made again for what the journal puts into it",
             printable(file)
         )?;
     }
@@ -248,6 +255,9 @@ fn promise(survey: &Survey) -> String {
         |until| format!("in the state of {}", time(until)),
     );
     match survey.promise {
+        Promise::PointInTime if !survey.missing.is_empty() || !survey.made_again.is_empty() => {
+            format!("all files are {state}, but for what is missing in the store")
+        }
         Promise::PointInTime => format!("all files are {state}"),
         Promise::NothingShows => format!(
             "all files are {state}, as far as can be seen: nothing of what is lost was found in \
@@ -309,6 +319,7 @@ fn document(path: &Path, survey: &Survey, done: Option<&Salvaged>) -> Value {
         },
         "promise": promise,
         "missing": survey.missing,
+        "made_again": survey.made_again,
         "without_content": survey.without_content,
         "rescued": survey.rescued,
         "is_salvaged": done.is_some(),

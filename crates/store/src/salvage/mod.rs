@@ -6,6 +6,7 @@
 //! what can be promised, and why a power cut at any step does no harm.
 
 mod applied;
+mod missing;
 mod naming;
 mod placing;
 mod plan;

@@ -15,6 +15,7 @@ use crate::log::record::Record;
 use crate::lower::{Lower, LowerStat};
 use crate::overlay::pending::Pending;
 use crate::recovery::copied;
+use crate::salvage::missing;
 use crate::salvage::reading::Lost;
 use crate::salvage::tree::Tree;
 
@@ -114,7 +115,7 @@ impl Objects {
         }
     }
 
-    fn add(&mut self, id: ObjectId, inode: u64, kind: FileKind) {
+    pub(super) fn add(&mut self, id: ObjectId, inode: u64, kind: FileKind) {
         if id != ObjectId::ROOT && !self.ids.contains_key(&inode) {
             self.inodes.entry(id).or_insert((inode, kind));
             if self
@@ -164,6 +165,8 @@ pub(super) struct Placed {
     pub(super) transactions: Vec<Vec<Record>>,
     /// Objects that are nowhere in the store: what the journal says of them is left out.
     pub(super) gone: BTreeSet<ObjectId>,
+    /// Directories that are nowhere, and that the journal puts something into: they are made again.
+    pub(super) made_again: BTreeSet<ObjectId>,
     /// New files whose content was in `stage/`, and is not there any more.
     pub(super) without_content: BTreeSet<ObjectId>,
     /// Files at places that other objects get: directory and name.
@@ -187,6 +190,7 @@ pub(super) fn place<L: Lower>(
     }
     bind_filled(tree, objects, &pending, &mut placed);
     find_gone(tree, objects, &pending, &mut placed);
+    let made_again = missing::make_again(lower, tree, objects, &pending, &mut placed)?;
     find_made(lower, tree, objects, &pending, &mut placed)?;
     let mut ids = Ids::of(objects, &pending);
     let mut known = Vec::new();
@@ -207,6 +211,9 @@ pub(super) fn place<L: Lower>(
     last.extend(bound);
     last.push(Record::RenameMarkInPart);
     placed.transactions.push(known);
+    if !made_again.is_empty() {
+        placed.transactions.push(made_again);
+    }
     for (_, records) in intact {
         let kept = records.into_iter().filter(|record| placed.keeps(record));
         let kept: Vec<Record> = kept.collect();

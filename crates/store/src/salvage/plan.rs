@@ -161,6 +161,7 @@ impl Plan {
         let placed = place(lower, &mut tree, &mut objects, intact)?;
         let named = |id: &ObjectId| names.path(*id, &shown, &tree);
         survey.missing = placed.gone.iter().map(named).collect();
+        survey.made_again = placed.made_again.iter().map(named).collect();
         survey.without_content = placed.without_content.iter().map(named).collect();
         let rescued = rescued(lower, own, &tree, &placed, &reading)?;
         let files = rescued

@@ -15,6 +15,9 @@ pub struct Survey {
     pub promise: Promise,
     /// Files that are nowhere in the store, although the intact transactions concern them.
     pub missing: Vec<String>,
+    /// Directories that are nowhere in the store, and that are made again, because the journal puts something into
+    /// them. What else they had is gone.
+    pub made_again: Vec<String>,
     /// New files whose content was in `.mobifs`, and is not there any more.
     pub without_content: Vec<String>,
     /// Files that no intact transaction names, and that the salvage keeps in `.mobifs/lost`.

@@ -5,7 +5,7 @@
     reason = "a helper of a test fails the test by panicking, as the test itself does"
 )]
 
-use mobifs_base::{Entry, ObjectId, PAGE_BYTES, Page, PageIndex};
+use mobifs_base::{Entry, FileKind, Name, ObjectId, PAGE_BYTES, Page, PageIndex};
 use mobifs_store::lower::{Create, Lower as _};
 use mobifs_store::salvage::{Promise, Survey, salvage, survey};
 use mobifs_store::{
@@ -327,4 +327,70 @@ fn what_is_no_journal_of_this_store_is_set_aside() {
         assert_eq!(names(&lower), ["b", "c", "d", "renamed"]);
         lower.unlink(&mobifs, b"taken").unwrap();
     }
+}
+
+/// A directory is removed from the store while the journal, which is intact, moves a file into it and makes others in
+/// it: the file that lay elsewhere was deleted, and a new directory in it made the journal useless.
+#[test]
+fn what_goes_into_a_directory_that_is_missing_is_kept() {
+    let lower = CrashLower::new();
+    let root = lower.root().unwrap();
+    lower.create(&root, b"old", Create::Regular).unwrap();
+    let file = lower.open(&root, b"old", true).unwrap();
+    lower.write_at(&file, b"precious", 0).unwrap();
+    lower.create(&root, b"dir", Create::Directory).unwrap();
+    let directory = lower.open(&root, b"dir", true).unwrap();
+    lower.create(&directory, b"inner", Create::Regular).unwrap();
+    lower.sync_all().unwrap();
+    let store = open(&lower);
+    let [old, dir] = ["old", "dir"].map(|name| id(&store, name));
+    let _inner = child(&store, dir, "inner");
+    let new = |number: u64| ObjectId(ObjectId::FIRST_NEW.0 + 2 * number);
+    let entry = |parent, name: &str, child| Entry::Dentry {
+        parent,
+        name: Name::new(name.as_bytes()).unwrap(),
+        child: Some(child),
+    };
+    let mut sub = plain_file(new(0), 0, 2);
+    (sub.attributes.kind, sub.attributes.mode, sub.created) = (FileKind::Directory, 0o755, true);
+    let mut file = plain_file(new(1), PAGE_BYTES as u64, 1);
+    file.created = true;
+    let page = Entry::Page {
+        object: new(1),
+        index: PageIndex(0),
+        page: Page::new(&[b'!'; PAGE_BYTES]),
+    };
+    commit(
+        &store,
+        vec![
+            sized(old, 8),
+            root_entry("old", None),
+            entry(dir, "moved", old),
+            Entry::Object(sub),
+            entry(dir, "sub", new(0)),
+            Entry::Object(file),
+            entry(new(0), "file", new(1)),
+            page,
+        ],
+    );
+    drop(store);
+    lower.unlink(&directory, b"inner").unwrap();
+    lower.remove_directory(&root, b"dir").unwrap();
+    lower.sync_all().unwrap();
+    let found = survey(&lower, None).unwrap();
+    assert_eq!(found.made_again, ["dir"]);
+    salvage(&lower, &OPTIONS, None).unwrap();
+    open(&lower).close().unwrap();
+    assert_eq!(names(&lower), ["dir"]);
+    let at = |path: &[&str]| {
+        let mut handle = lower.root().unwrap();
+        for part in path {
+            handle = lower.open(&handle, part.as_bytes(), false).unwrap();
+        }
+        let mut content = vec![0; lower.stat(&handle).unwrap().size as usize];
+        lower.read_at(&handle, &mut content, 0).unwrap();
+        content
+    };
+    assert_eq!(at(&["dir", "moved"]), b"precious");
+    assert_eq!(at(&["dir", "sub", "file"]), [b'!'; PAGE_BYTES]);
 }
