@@ -4,6 +4,7 @@
 //! name could clear the screen, change its title, or pretend to be another line of a report.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::path::Path;
 
 /// A name, or a sentence with names in it, in which a terminal finds no command: control
@@ -32,12 +33,25 @@ fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
     let mut shown = String::with_capacity(text.len() + 16);
     for character in text.chars() {
         if is_escaped(character) {
-            shown.extend(character.escape_default());
+            escape(&mut shown, character);
         } else {
             shown.push(character);
         }
     }
     shown.into()
+}
+
+/// As JSON escapes a character, so that a document stays one: it has these only in strings. All of them have four digits.
+fn escape(text: &mut String, character: char) {
+    match character {
+        '\n' => text.push_str("\\n"),
+        '\r' => text.push_str("\\r"),
+        '\t' => text.push_str("\\t"),
+        other => {
+            // Writing to a string does not fail.
+            let _ = write!(text, "\\u{:04x}", u32::from(other));
+        }
+    }
 }
 
 /// Control characters (C0, DEL, C1), line and paragraph separators, and the marks, embeddings,
@@ -57,14 +71,21 @@ mod tests {
     #[test]
     fn names_do_not_command_the_terminal() {
         assert_eq!(printable("mail ünd 音楽 👩‍💻"), "mail ünd 音楽 👩‍💻");
-        assert_eq!(printable("\u{1b}[31mred\nline"), "\\u{1b}[31mred\\nline");
-        assert_eq!(printable("\u{9b}31m\u{7f}"), "\\u{9b}31m\\u{7f}");
-        assert_eq!(printable("a\u{202e}gpj.exe"), "a\\u{202e}gpj.exe");
+        assert_eq!(printable("\u{1b}[31mred\nline"), "\\u001b[31mred\\nline");
+        assert_eq!(printable("\u{9b}31m\u{7f}"), "\\u009b31m\\u007f");
+        assert_eq!(printable("a\u{202e}gpj.exe"), "a\\u202egpj.exe");
+        // A document stays one.
+        let name = "x\u{202e}\u{7f}\u{2028}\u{9b}";
+        let document = format!("{{\"{name}\": 1}}\n");
+        assert_eq!(
+            printable_lines(&document),
+            "{\"x\\u202e\\u007f\\u2028\\u009b\": 1}\n"
+        );
         assert_eq!(printable_path("/a\r/b"), "/a\\r/b");
     }
 
     #[test]
     fn reports_keep_their_lines() {
-        assert_eq!(printable_lines("a\tb\nc\u{1b}c"), "a\tb\nc\\u{1b}c");
+        assert_eq!(printable_lines("a\tb\nc\u{1b}c"), "a\tb\nc\\u001bc");
     }
 }

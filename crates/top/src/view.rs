@@ -272,7 +272,7 @@ mod tests {
         };
         assert_eq!([column(4), column(5), column(6)], [column(4); 3]);
         let all = screen(&model).concat();
-        assert!(all.contains("\\u{1b}[2J"), "{all}");
+        assert!(all.contains("\\u001b[2J"), "{all}");
         assert!(!all.contains(char::is_control), "{all:?}");
     }
 
