@@ -41,7 +41,8 @@ fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
     shown.into()
 }
 
-/// As JSON escapes a character, so that a document stays one: it has these only in strings. All of them have four digits.
+/// As JSON escapes a character, so that a document stays one: it has these only in strings. All of them have four
+/// digits.
 fn escape(text: &mut String, character: char) {
     match character {
         '\n' => text.push_str("\\n"),

@@ -12,7 +12,7 @@ use crate::StoreError;
 use crate::log::Transactions;
 use crate::lower::{Lower, LowerStat};
 use crate::overlay::pending::Pending;
-use crate::salvage::placing::Objects;
+use crate::salvage::objects::Objects;
 use crate::salvage::tree::Tree;
 
 /// Whether every name and every file is as the transactions say, or was changed after them.

@@ -8,6 +8,7 @@
 mod applied;
 mod missing;
 mod naming;
+mod objects;
 mod placing;
 mod plan;
 mod reading;

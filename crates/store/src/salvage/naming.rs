@@ -6,7 +6,7 @@ use mobifs_base::{Name, ObjectId};
 
 use crate::log::Transactions;
 use crate::log::record::Record;
-use crate::salvage::placing::Objects;
+use crate::salvage::objects::Objects;
 use crate::salvage::reading::Lost;
 use crate::salvage::tree::Tree;
 

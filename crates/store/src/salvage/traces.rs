@@ -13,7 +13,7 @@ use crate::log::Transactions;
 use crate::log::record::Record;
 use crate::lower::{Lower, LowerStat};
 use crate::overlay::pending::{Pending, PendingPage, Runs};
-use crate::salvage::placing::Objects;
+use crate::salvage::objects::Objects;
 use crate::salvage::reading::Lost;
 use crate::salvage::report::LostChange;
 use crate::salvage::tree::Tree;

@@ -215,7 +215,12 @@ fn a_dry_run_refuses_journaled_data_as_copying_does() {
     debugfs.args(["-w", "-R", "set_inode_field /a flags 0x84000"]);
     succeed(debugfs.arg(disk.image()));
     let mut mount = Command::new("mount");
-    succeed(mount.args(["-o", "loop"]).arg(disk.image()).arg(disk.path()));
+    succeed(
+        mount
+            .args(["-o", "loop"])
+            .arg(disk.image())
+            .arg(disk.path()),
+    );
     let with = |mode| Options { mode, ..options() };
     for mode in [Mode::DryRun, Mode::Copy] {
         let report = defragment(&[disk.path()], &with(mode), &|| false).unwrap();
