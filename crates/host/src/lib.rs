@@ -13,6 +13,7 @@ mod mount_table;
 mod peer;
 mod printable;
 mod runtime_directory;
+mod shell;
 
 pub use descent::Descent;
 pub use group::{GroupError, group_id};
@@ -26,3 +27,4 @@ pub use mount_table::{
 pub use peer::Peer;
 pub use printable::{printable, printable_lines, printable_path};
 pub use runtime_directory::{DirectoryLock, runtime_directories_of, runtime_directory};
+pub use shell::{shell_path, shell_word};

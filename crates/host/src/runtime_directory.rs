@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 /// Directory for sockets and logs of the mounts of this process's user: made if it is
 /// missing, private to the user. Of the places where it may be the first that can be used.
@@ -106,6 +107,19 @@ impl DirectoryLock {
         let directory = File::open(directory)?;
         flock(&directory, FlockOperation::LockExclusive)?;
         Ok(Self { _locked: directory })
+    }
+
+    /// The lock, if nobody has it now.
+    ///
+    /// # Errors
+    /// If the directory cannot be opened or locked.
+    pub fn try_acquire(directory: &Path) -> io::Result<Option<Self>> {
+        let directory = File::open(directory)?;
+        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Self { _locked: directory })),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
     }
 }
 

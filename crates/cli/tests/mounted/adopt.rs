@@ -39,17 +39,17 @@ impl Drop for User {
 }
 
 /// A directory to adopt, with notes of its own.
-struct Adoption {
-    fixture: Fixture,
-    directory: PathBuf,
+pub(crate) struct Adoption {
+    pub(crate) fixture: Fixture,
+    pub(crate) directory: PathBuf,
 }
 
 /// All that a user sees of an object: kind and mode, links, owner, size, the nanosecond of its last
 /// change, content or target, an attribute, and its number.
-type Seen = (u32, u64, (u32, u32), u64, (i64, i64), Vec<u8>, Vec<u8>, u64);
+pub(crate) type Seen = (u32, u64, (u32, u32), u64, (i64, i64), Vec<u8>, Vec<u8>, u64);
 
 impl Adoption {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut fixture = Fixture::new();
         let directory = fixture.directory("a dir");
         fixture.unmount_at_end(&directory);
@@ -57,7 +57,7 @@ impl Adoption {
     }
 
     /// With objects of every kind.
-    fn with_files() -> Self {
+    pub(crate) fn with_files() -> Self {
         let adoption = Self::new();
         let path = |name: &str| adoption.directory.join(name);
         fs::create_dir_all(path("app/deep")).unwrap();
@@ -86,16 +86,16 @@ impl Adoption {
         adoption
     }
 
-    fn store(&self) -> PathBuf {
+    pub(crate) fn store(&self) -> PathBuf {
         self.fixture.path("a dir.mobifs-store")
     }
 
-    fn notes(&self) -> PathBuf {
+    pub(crate) fn notes(&self) -> PathBuf {
         self.fixture.path("config/mobifs/adopted")
     }
 
     /// The command, with a small journal so that it is quick.
-    fn command(&self, name: &str, words: &[&str]) -> Command {
+    pub(crate) fn command(&self, name: &str, words: &[&str]) -> Command {
         let mut command = Command::new(PROGRAM);
         command
             .arg(name)
@@ -106,32 +106,32 @@ impl Adoption {
         command
     }
 
-    fn begin(&self) -> Command {
+    pub(crate) fn begin(&self) -> Command {
         let config = self.fixture.config("journal_bytes = \"1MiB\"\n");
         let mut command = self.command("adopt", &["--boot", "none", "--config"]);
         command.arg(config).arg(&self.directory);
         command
     }
 
-    fn adopt(&self) {
+    pub(crate) fn adopt(&self) {
         succeeds(&self.begin().output().unwrap());
     }
 
-    fn adopt_again(&self) -> Output {
+    pub(crate) fn adopt_again(&self) -> Output {
         self.command("adopt", &[])
             .arg(&self.directory)
             .output()
             .unwrap()
     }
 
-    fn unadopt(&self) -> Output {
+    pub(crate) fn unadopt(&self) -> Output {
         self.command("unadopt", &[])
             .arg(&self.directory)
             .output()
             .unwrap()
     }
 
-    fn list(&self) -> serde_json::Value {
+    pub(crate) fn list(&self) -> serde_json::Value {
         let output = self
             .command("adopt", &["--list", "--json"])
             .output()
@@ -142,7 +142,7 @@ impl Adoption {
 
     /// Ends the command at a fault point, as a kill would.
     #[track_caller]
-    fn killed_at(&self, point: &str, command: &mut Command) {
+    pub(crate) fn killed_at(&self, point: &str, command: &mut Command) {
         let fault = format!("{point}=abort");
         let output = command.env("MOBIFS_FAULT_POINT", fault).output().unwrap();
         assert_eq!(
@@ -153,7 +153,7 @@ impl Adoption {
         );
     }
 
-    fn seen(&self) -> BTreeMap<PathBuf, Seen> {
+    pub(crate) fn seen(&self) -> BTreeMap<PathBuf, Seen> {
         let mut found = BTreeMap::new();
         let mut waiting = vec![self.directory.clone()];
         while let Some(path) = waiting.pop() {
@@ -204,7 +204,7 @@ impl Adoption {
 
     /// It is an ordinary directory, and nothing of MobiFS is beside it.
     #[track_caller]
-    fn is_as_before(&self, before: &BTreeMap<PathBuf, Seen>) {
+    pub(crate) fn is_as_before(&self, before: &BTreeMap<PathBuf, Seen>) {
         assert!(!is_mounted(&self.escaped()));
         assert_eq!(&self.seen(), before);
         assert!(
@@ -241,7 +241,7 @@ impl Adoption {
             .into()
     }
 
-    fn is_served(&self) -> bool {
+    pub(crate) fn is_served(&self) -> bool {
         is_mounted(&self.escaped())
     }
 }
@@ -255,7 +255,7 @@ impl Drop for Adoption {
     }
 }
 
-fn is_immutable(directory: &Path) -> bool {
+pub(crate) fn is_immutable(directory: &Path) -> bool {
     let flags = File::open(directory).map(ioctl_getflags);
     flags.is_ok_and(|flags| flags.is_ok_and(|flags| flags.contains(IFlags::IMMUTABLE)))
 }
@@ -267,7 +267,7 @@ fn can_be_immutable(directory: &Path) -> bool {
     can
 }
 
-fn set_immutable(directory: &Path, is_immutable: bool) {
+pub(crate) fn set_immutable(directory: &Path, is_immutable: bool) {
     let Ok(opened) = File::open(directory) else {
         return;
     };
@@ -604,7 +604,6 @@ fn the_condition_of_a_unit_brings_to_its_end_what_was_cut_short() {
     };
     fails(&finish(), 255, &["is not adopted"]);
     adoption.killed_at("adopt-note", &mut adoption.begin());
-    assert_eq!(adoption.list()[0]["state"], "at-next-start");
     for _ in ["first start", "a later one"] {
         succeeds(&finish());
         assert!(adoption.store().join("top").exists() && !adoption.is_served());
@@ -623,9 +622,24 @@ fn the_condition_of_a_unit_brings_to_its_end_what_was_cut_short() {
         assert_eq!(finish().status.code(), Some(1), "not to be mounted");
         assert_eq!(adoption.seen(), before);
     }
-    assert_eq!(adoption.list()[0]["state"], "returning");
-    succeeds(&adoption.unadopt());
+    // Nothing is left to be undone.
+    assert_eq!(adoption.list(), serde_json::json!([]));
     adoption.is_as_before(&before);
+    for (point, name, state) in [
+        ("adopt-store", "adopt", "at-next-start"),
+        ("unadopt-closed", "unadopt", "returning"),
+    ] {
+        if name == "adopt" {
+            adoption.killed_at(point, &mut adoption.begin());
+        } else {
+            adoption.adopt();
+            let mut back = adoption.command(name, &[]);
+            adoption.killed_at(point, back.arg(&adoption.directory));
+        }
+        assert_eq!(adoption.list()[0]["state"], state);
+        succeeds(&adoption.unadopt());
+        adoption.is_as_before(&before);
+    }
 }
 
 #[test]

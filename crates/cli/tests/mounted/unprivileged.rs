@@ -242,3 +242,94 @@ fn a_user_adopts_what_is_the_users_own() {
     assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
     assert!(!notes.exists() && !user.fixture.path("own.mobifs-store").exists());
 }
+
+/// A directory that a user may adopt, and the notes of the user and of root.
+struct Shared {
+    own: PathBuf,
+    notes: PathBuf,
+    notes_of_root: PathBuf,
+}
+
+impl Shared {
+    fn new(user: &mut User) -> Self {
+        let own = user.fixture.directory("own");
+        user.fixture.unmount_at_end(&own);
+        std::os::unix::fs::chown(&own, Some(USER), Some(USER)).unwrap();
+        fs::write(own.join("file"), "kept").unwrap();
+        Self {
+            own,
+            notes: user.fixture.path("notes"),
+            notes_of_root: user.fixture.path("notes-of-root"),
+        }
+    }
+
+    fn words<'a>(&'a self, command: &'a str, notes: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
+        let mut words = vec![command, "--notes", notes.to_str().unwrap()];
+        words.extend(more);
+        words.push(self.own.to_str().unwrap());
+        words
+    }
+
+    fn user(&self, user: &User, command: &str, more: &[&str]) -> Output {
+        user.mobifs(&self.words(command, &self.notes, more))
+    }
+
+    fn root(&self, user: &User, command: &str, more: &[&str]) -> Output {
+        let words = self.words(command, &self.notes_of_root, more);
+        Command::new(&user.program).args(words).output().unwrap()
+    }
+}
+
+const NO_BOOT: [&str; 2] = ["--boot", "none"];
+const PLANNED: [&str; 3] = ["--boot", "none", "--dry-run"];
+
+/// Root unmounted what a user had adopted, made it immutable and left a note before it was refused.
+#[test]
+fn what_a_user_has_adopted_root_leaves_alone() {
+    needs_mounts!();
+    let Some(mut user) = User::new() else { return };
+    let shared = Shared::new(&mut user);
+    let needles = ["is adopted by the user with id 65534", "mobifs unadopt"];
+    succeeds(&shared.user(&user, "adopt", &NO_BOOT));
+    for mounted in [true, false] {
+        if !mounted {
+            succeeds(&user.mobifs(&["umount", shared.own.to_str().unwrap()]));
+        }
+        for (command, more) in [
+            ("adopt", &NO_BOOT[..]),
+            ("adopt", &PLANNED),
+            ("unadopt", &["--dry-run"]),
+            ("unadopt", &[]),
+        ] {
+            fails(&shared.root(&user, command, more), 1, &needles);
+            assert_eq!(is_mounted(&shared.own), mounted, "{command} {more:?}");
+        }
+        assert!(!shared.notes_of_root.exists());
+    }
+    succeeds(&shared.user(&user, "adopt", &NO_BOOT));
+    succeeds(&shared.user(&user, "unadopt", &[]));
+    let kept = fs::read_to_string(shared.own.join("file")).unwrap();
+    assert_eq!(kept, "kept");
+    assert!(!shared.notes.exists());
+}
+
+/// The user got a note of an adoption that was root's, and later read that it was cut short.
+#[test]
+fn what_root_has_adopted_a_user_leaves_alone() {
+    needs_mounts!();
+    let Some(mut user) = User::new() else { return };
+    let shared = Shared::new(&mut user);
+    let words = ["--boot", "none", "-o", "allow_other"];
+    succeeds(&shared.root(&user, "adopt", &words));
+    let needles = ["is adopted by root", "sudo mobifs unadopt"];
+    for (command, more) in [
+        ("adopt", &NO_BOOT[..]),
+        ("adopt", &PLANNED),
+        ("unadopt", &[]),
+    ] {
+        fails(&shared.user(&user, command, more), 1, &needles);
+        assert!(is_mounted(&shared.own) && !shared.notes.exists());
+    }
+    succeeds(&shared.root(&user, "unadopt", &[]));
+    assert!(!shared.notes_of_root.exists() && shared.own.join("file").exists());
+}

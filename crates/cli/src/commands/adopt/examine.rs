@@ -12,6 +12,7 @@ use super::directory::Directory;
 use super::durable::cannot;
 use super::note::Notes;
 use super::place::{Place, refused};
+use super::standing::is_over;
 
 /// Fails if the directory cannot be adopted, with what to do about it.
 pub(super) fn examine(place: &Place, notes: &Notes) -> Result<(), Failure> {
@@ -104,6 +105,9 @@ fn not_needed(place: &Place, notes: &Notes) -> Result<(), Failure> {
 fn apart_from_others(place: &Place, notes: &Notes) -> Result<(), Failure> {
     for note in notes.all()? {
         let other = Place::of(note.directory().to_owned())?;
+        if is_over(&other, &note)? {
+            continue;
+        }
         if other != *place && (place.overlaps(other.directory()) || place.overlaps(other.store())) {
             let (shown, other) = (place.directory().display(), other.directory().display());
             return Err(Failure::new(

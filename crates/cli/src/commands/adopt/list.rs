@@ -1,12 +1,13 @@
 //! `mobifs adopt --list`
 
 use mobifs_daemon::Failure;
-use mobifs_host::printable_path;
+use mobifs_host::{printable_path, shell_path};
 use serde_json::json;
 use unicode_width::UnicodeWidthStr as _;
 
 use super::note::{Direction, Note, Notes};
 use super::place::Place;
+use super::standing::{self, adopter_other_than};
 use super::starter::Starter;
 use crate::commands::figures::padded;
 use crate::commands::{json_text, print};
@@ -22,11 +23,25 @@ enum State {
     Ahead,
     /// The directory goes back.
     Returning,
+    /// Another user has adopted it.
+    OfAnother,
+    /// The files are in the store, and there is no directory.
+    NoDirectory,
+    /// There is a directory to mount on, and no store.
+    NoStore,
+    /// There is neither.
+    Gone,
 }
 
 impl State {
-    fn of(place: &Place, note: &Note) -> Result<Self, Failure> {
+    /// For the user who has the note.
+    fn of(place: &Place, note: &Note, user: u32) -> Result<Self, Failure> {
+        let is_missing = standing::is_missing(place.directory());
         Ok(match note.direction() {
+            _ if adopter_other_than(user, place, Some(note)).is_some() => Self::OfAnother,
+            _ if standing::is_gone(place) => Self::Gone,
+            _ if standing::is_store_missing(place, note)? => Self::NoStore,
+            _ if is_missing && place.is_exchanged() => Self::NoDirectory,
             Direction::Unadopt => Self::Returning,
             Direction::Adopt if place.is_served()? => Self::Mounted,
             Direction::Adopt if place.is_exchanged() => Self::NotMounted,
@@ -40,12 +55,16 @@ impl State {
             Self::NotMounted => "not-mounted",
             Self::Ahead => "at-next-start",
             Self::Returning => "returning",
+            Self::OfAnother => "of-another-user",
+            Self::NoDirectory => "directory-missing",
+            Self::NoStore => "store-missing",
+            Self::Gone => "gone",
         }
     }
 
     /// For people, with what to do.
     fn described(self, note: &Note) -> String {
-        let directory = printable_path(note.directory());
+        let directory = shell_path(note.directory());
         match self {
             Self::Mounted => "mounted".to_owned(),
             Self::NotMounted => format!("NOT MOUNTED: mobifs adopt {directory}"),
@@ -56,15 +75,27 @@ impl State {
                 format!("cut short: mobifs adopt {directory}, or mobifs unadopt {directory}")
             }
             Self::Returning => format!("on the way back: mobifs unadopt {directory}"),
+            Self::OfAnother => "adopted by another user, who alone can go back".to_owned(),
+            Self::NoDirectory => {
+                format!("DIRECTORY MISSING: its files come back by mobifs unadopt {directory}")
+            }
+            Self::NoStore => {
+                format!("STORE MISSING: put it back, or forget it: mobifs unadopt {directory}")
+            }
+            Self::Gone => format!("GONE: forget it: mobifs unadopt {directory}"),
         }
     }
 }
 
 pub(super) fn show(notes: &Notes, as_json: bool) -> Result<(), Failure> {
+    let user = rustix::process::geteuid().as_raw();
     let mut all = Vec::new();
     for note in notes.all()? {
         let place = Place::of(note.directory().to_owned())?;
-        let state = State::of(&place, &note)?;
+        if standing::drop_if_over(&place, &note, notes)? {
+            continue;
+        }
+        let state = State::of(&place, &note, user)?;
         all.push((place, note, state));
     }
     if as_json {
@@ -131,7 +162,7 @@ pub(super) fn show_one(
     notes: &Notes,
     as_json: bool,
 ) -> Result<(), Failure> {
-    let state = State::of(place, note)?;
+    let state = State::of(place, note, rustix::process::geteuid().as_raw())?;
     if as_json {
         let mut one = document(place, note, state);
         one["schema"] = 1.into();

@@ -4,7 +4,7 @@
 //! and is mounted under its own name. [`note`] says which directories are adopted and where each of them
 //! goes; [`place`] sees how far it has come; [`forward`] and [`back`] are the steps, each of which is done
 //! only if it is not done yet, so whatever ends one of them (a kill, a power cut) is followed by the same
-//! command, or the other one. [`examine`] and [`users`] refuse what cannot be done, before anything is
+//! command, or the other one. [`examine`], [`standing`] and [`users`] refuse what cannot be done, before anything is
 //! changed. [`mount_point`] is the empty directory to mount on, [`starter`] mounts now and when the machine
 //! starts, by a [`unit`].
 
@@ -19,6 +19,7 @@ mod list;
 mod mount_point;
 mod note;
 mod place;
+mod standing;
 mod starter;
 mod unit;
 mod users;
@@ -28,7 +29,7 @@ use std::process::ExitCode;
 
 use mobifs_daemon::control::{ControlClient, ControlError};
 use mobifs_daemon::{Code, ConfigText, Failure, describe, users_of_directory};
-use mobifs_host::{DirectoryLock, printable_path};
+use mobifs_host::{DirectoryLock, printable_path, shell_path};
 use mobifs_volume::{arm_fault_points, fault_point};
 use serde_json::json;
 
@@ -54,6 +55,7 @@ pub(crate) fn adopt(arguments: &AdoptArguments) -> Result<ExitCode, Failure> {
         return Ok(finish(directory, &notes));
     }
     let place = Place::find(directory)?;
+    standing::check(&place, notes.find(&place)?.as_ref())?;
     let found = found(&place, &notes, || new_note(&place, arguments))?;
     if arguments.dry_run {
         return match found {
@@ -96,7 +98,8 @@ fn found(
 pub(crate) fn unadopt(arguments: &UnadoptArguments) -> Result<(), Failure> {
     arm_fault_points();
     let notes = Notes::of_user(arguments.notes.as_deref())?;
-    let place = Place::find_adopted(&arguments.directory)?;
+    let place = place_of_note(&arguments.directory, &notes)?;
+    standing::not_of_another(&place, notes.find(&place)?.as_ref())?;
     // This process must not be what uses it.
     std::env::set_current_dir("/").map_err(durable::cannot("change to", Path::new("/")))?;
     let shown = printable_path(place.directory());
@@ -106,6 +109,9 @@ pub(crate) fn unadopt(arguments: &UnadoptArguments) -> Result<(), Failure> {
         notes.remove(&place)?;
         return Err(not_adopted(&place));
     };
+    if standing::is_gone(&place) || standing::is_store_missing(&place, &note)? {
+        return forget(&place, &note, &notes, arguments.dry_run);
+    }
     if arguments.dry_run {
         return print(&format!(
             "{shown}: would be unmounted, with everything committed; its files get their name back from {}\n",
@@ -114,6 +120,43 @@ pub(crate) fn unadopt(arguments: &UnadoptArguments) -> Result<(), Failure> {
     }
     undo_adoption(&place, note, &notes).map_err(|failure| again(&place, &notes, failure))?;
     print(&format!("{shown} is an ordinary directory again\n"))
+}
+
+/// The place that a user has named, also where it or what it lay in is gone by now and a note has it.
+fn place_of_note(given: &Path, notes: &Notes) -> Result<Place, Failure> {
+    Place::find_adopted(given).or_else(|failure| {
+        let absolute = std::path::absolute(given).map_err(durable::cannot("examine", given))?;
+        match Place::of(absolute) {
+            Ok(place) if standing::is_gone(&place) && notes.find(&place)?.is_some() => Ok(place),
+            _ => Err(failure),
+        }
+    })
+}
+
+/// Removes the note of an adoption whose store is nowhere: there is nothing else to be undone.
+fn forget(place: &Place, note: &Note, notes: &Notes, dry_run: bool) -> Result<(), Failure> {
+    let (shown, store) = (
+        printable_path(place.directory()),
+        printable_path(place.store()),
+    );
+    let will = if dry_run { "would be" } else { "is" };
+    let text = if standing::is_gone(place) {
+        format!(
+            "{shown} and its store {store} are gone, so the adoption {will} forgotten\n  if they were moved \
+             together: mobifs unadopt DIR with the new name\n"
+        )
+    } else {
+        format!(
+            "the store {store} is missing, so the adoption of {shown} {will} forgotten, and what lies in the \
+             directory stays\n  if the store is found: put it back there, and mobifs unadopt {}\n",
+            shell_path(place.directory())
+        )
+    };
+    if !dry_run {
+        let _lock = notes.lock()?;
+        standing::forget(place, note, notes)?;
+    }
+    print(&text)
 }
 
 /// The failure, with what to do where it is on the way.
@@ -248,6 +291,7 @@ fn go_on(
     lock: DirectoryLock,
     arguments: &AdoptArguments,
 ) -> Result<(), Failure> {
+    standing::check(place, Some(&note))?;
     let shown = place.directory().display();
     let wished = new_note(place, arguments)?;
     let has_options = !arguments.options.is_empty() || arguments.config.is_some();
@@ -383,6 +427,7 @@ fn finished(directory: &Path, notes: &Notes) -> Result<bool, Failure> {
     }
     let _lock = notes.lock()?;
     let note = notes.find(&place)?.ok_or_else(|| not_adopted(&place))?;
+    standing::check(&place, Some(&note))?;
     match note.direction() {
         Direction::Adopt => {
             forward::move_files(&place, note.options(), None)?;

@@ -18,7 +18,7 @@ use super::place::{OWN_DIRECTORY, Place, refused};
 use crate::commands::tell;
 
 /// What `.mobifs` is called when it is to be deleted.
-const REMOVED: &str = ".mobifs-removed";
+pub(super) const REMOVED: &str = ".mobifs-removed";
 /// Where files go whose names are taken.
 const MEANWHILE: &str = "written-meanwhile";
 /// Most directories of one name, with numbers after it.

@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use mobifs_daemon::{Code, Failure};
@@ -39,12 +40,22 @@ pub(super) struct Note {
     direction: Direction,
     boot: Boot,
     options: String,
+    /// The number of the directory that has the files, under whichever name: it shows an empty directory that is
+    /// left of an adoption whose store is missing. Notes of the first versions have none.
+    #[serde(default)]
+    files_inode: Option<u64>,
 }
 
 impl Note {
     /// One that goes towards the mount.
     pub(super) fn new(place: &Place, boot: Boot, options: &str) -> Self {
+        let files = if place.is_exchanged() {
+            place.store()
+        } else {
+            place.directory()
+        };
         Self {
+            files_inode: fs::symlink_metadata(files).ok().map(|about| about.ino()),
             schema: SCHEMA,
             directory: place.directory().to_owned(),
             direction: Direction::Adopt,
@@ -56,6 +67,11 @@ impl Note {
     /// The adopted directory.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// Number of the directory that has the files.
+    pub(super) const fn files_inode(&self) -> Option<u64> {
+        self.files_inode
     }
 
     /// Where it goes.
@@ -125,6 +141,11 @@ impl Notes {
                 _ => {}
             }
         }
+    }
+
+    /// The lock, if no other adoption of this user has it and there is a note.
+    pub(super) fn try_lock(&self) -> Option<DirectoryLock> {
+        DirectoryLock::try_acquire(&self.directory).ok().flatten()
     }
 
     /// The note of a place.

@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use mobifs_daemon::{Code, Failure};
@@ -136,6 +137,15 @@ impl Place {
     /// Whether the files lie in the directory itself, and MobiFS's own beside them.
     pub(super) fn is_prepared(&self) -> bool {
         is_directory(&self.own_in_directory())
+    }
+
+    /// The user who has adopted it, or is about to, as the owner of `.mobifs` shows.
+    pub(super) fn adopter(&self) -> Option<u32> {
+        [self.own_in_store(), self.own_in_directory()]
+            .into_iter()
+            .find(|own| is_directory(own))
+            .and_then(|own| own.symlink_metadata().ok())
+            .map(|about| about.uid())
     }
 
     /// `.mobifs`, before the exchange.

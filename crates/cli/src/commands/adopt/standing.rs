@@ -1,0 +1,146 @@
+//! What an adoption has become since: another user's, one without its store, one of which nothing is left. Each of
+//! them is looked for before anything is unmounted, noted or changed.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use mobifs_daemon::{Code, Failure};
+use mobifs_host::shell_path;
+
+use super::mount_point::{REMOVED, protect};
+use super::note::{Direction, Note, Notes};
+use super::place::{Place, refused};
+use super::starter::Starter;
+
+/// Fails where this user cannot go on with an adoption, nor begin one.
+///
+/// # Errors
+/// Another user has adopted it, or its store is missing.
+pub(super) fn check(place: &Place, note: Option<&Note>) -> Result<(), Failure> {
+    not_of_another(place, note)?;
+    match note {
+        Some(note) if is_store_missing(place, note)? => Err(store_missing(place)),
+        _ => Ok(()),
+    }
+}
+
+/// Fails if another user has adopted it: what a user relies on in a store is the user's own.
+///
+/// # Errors
+/// That it is so, with who can go on.
+pub(super) fn not_of_another(place: &Place, note: Option<&Note>) -> Result<(), Failure> {
+    let own = rustix::process::geteuid().as_raw();
+    let Some(user) = adopter_other_than(own, place, note) else {
+        return Ok(());
+    };
+    let (who, by) = if user == 0 {
+        ("root".to_owned(), "sudo ".to_owned())
+    } else {
+        (
+            format!("the user with id {user}"),
+            format!("sudo -u '#{user}' "),
+        )
+    };
+    Err(Failure::new(
+        Code::Failed,
+        format!(
+            "{} is adopted by {who}, who alone can mount it or go back: {by}mobifs unadopt {}",
+            place.directory().display(),
+            shell_path(place.directory())
+        ),
+    ))
+}
+
+/// Who has adopted it, if not this user. Without a note and an exchange, a directory with `.mobifs` is any store.
+pub(super) fn adopter_other_than(user: u32, place: &Place, note: Option<&Note>) -> Option<u32> {
+    let is_adopted = note.is_some() || place.is_exchanged();
+    place
+        .adopter()
+        .filter(|&adopter| is_adopted && adopter != user)
+}
+
+/// Whether the directory is only the empty one to mount on, and the one with the files is nowhere.
+///
+/// # Errors
+/// The table of mounts cannot be read.
+pub(super) fn is_store_missing(place: &Place, note: &Note) -> Result<bool, Failure> {
+    if !is_missing(place.store()) || place.is_prepared() || place.mounted()?.is_some() {
+        return Ok(false);
+    }
+    let about = fs::symlink_metadata(place.directory());
+    Ok(about.is_ok_and(|about| {
+        about.is_dir() && note.files_inode().is_some_and(|files| files != about.ino())
+    }))
+}
+
+fn store_missing(place: &Place) -> Failure {
+    refused(&format!(
+        "the store {} of the adopted directory {} is missing: put it back, or have the adoption forgotten \
+         (mobifs unadopt {})",
+        place.store().display(),
+        place.directory().display(),
+        shell_path(place.directory())
+    ))
+}
+
+/// Whether neither the directory nor its store exists.
+pub(super) fn is_gone(place: &Place) -> bool {
+    is_missing(place.directory()) && is_missing(place.store())
+}
+
+/// Whether nothing has this name; what cannot be examined may have it.
+pub(super) fn is_missing(path: &Path) -> bool {
+    path.symlink_metadata().is_err_and(|error| {
+        matches!(
+            error.kind(),
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+        )
+    })
+}
+
+/// Whether the directory is an ordinary one, so that nothing is to be undone and no unit waits to adopt it.
+///
+/// # Errors
+/// The table of mounts cannot be read.
+pub(super) fn is_over(place: &Place, note: &Note) -> Result<bool, Failure> {
+    let waits = note.direction() == Direction::Adopt && note.boot().is_unit();
+    Ok(!waits
+        && is_missing(place.store())
+        && is_missing(&place.own_in_directory())
+        && is_missing(&place.directory().join(REMOVED))
+        && place.mounted()?.is_none()
+        && place.directory().is_dir()
+        && !is_store_missing(place, note)?)
+}
+
+/// Drops the note of an adoption that is over, unless another command is at it.
+///
+/// # Errors
+/// Something cannot be read.
+pub(super) fn drop_if_over(place: &Place, note: &Note, notes: &Notes) -> Result<bool, Failure> {
+    if !is_over(place, note)? {
+        return Ok(false);
+    }
+    let Some(_lock) = notes.try_lock() else {
+        return Ok(false);
+    };
+    match notes.find(place)? {
+        Some(note) if is_over(place, &note)? => Ok(forget(place, &note, notes).is_ok()),
+        Some(_) => Ok(false),
+        None => Ok(true),
+    }
+}
+
+/// Removes what mounts it at the next start, and the note; the directory can be changed again.
+///
+/// # Errors
+/// Something cannot be removed.
+pub(super) fn forget(place: &Place, note: &Note, notes: &Notes) -> Result<(), Failure> {
+    if is_store_missing(place, note)? {
+        protect(place.directory(), false)?;
+    }
+    Starter::new(place, note, notes).remove()?;
+    notes.remove(place)
+}

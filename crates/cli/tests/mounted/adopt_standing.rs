@@ -1,0 +1,125 @@
+//! Adoptions whose directory or store is not where it was left.
+
+use std::fs;
+
+use serde_json::json;
+
+use crate::adopt::{Adoption, is_immutable, set_immutable};
+use crate::fixture::{fails, message, mobifs, needs_mounts, succeeds};
+
+const FAILED: i32 = 1;
+
+fn not_mounted() -> Adoption {
+    let adoption = Adoption::new();
+    fs::write(adoption.directory.join("file"), "precious").unwrap();
+    adoption.adopt();
+    succeeds(&mobifs(&["umount"], &adoption.directory));
+    adoption
+}
+
+/// A new, empty store was made, and the command succeeded.
+#[test]
+fn a_store_that_was_moved_away_is_missed_and_can_be_put_back() {
+    needs_mounts!();
+    let adoption = not_mounted();
+    let away = adoption.fixture.path("away");
+    let file = adoption.directory.join("file");
+    let move_away = || fs::rename(adoption.store(), &away).unwrap();
+    let put_back = || fs::rename(&away, adoption.store()).unwrap();
+    let needles = ["a dir.mobifs-store", "is missing: put it back", "unadopt '"];
+    move_away();
+    for flag in [None, Some("--dry-run")] {
+        let mut command = adoption.command("adopt", &["--boot", "none"]);
+        let refused = command.args(flag).arg(&adoption.directory).output();
+        fails(&refused.unwrap(), FAILED, &needles);
+    }
+    let mut finish = adoption.command("adopt", &["--finish"]);
+    fails(
+        &finish.arg(&adoption.directory).output().unwrap(),
+        255,
+        &needles,
+    );
+    assert!(!adoption.store().exists() && !adoption.is_served());
+    assert_eq!(adoption.list()[0]["state"], "store-missing");
+    put_back();
+    succeeds(&adoption.adopt_again());
+    assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
+    succeeds(&mobifs(&["umount"], &adoption.directory));
+    move_away();
+    let forgotten = adoption.unadopt();
+    succeeds(&forgotten);
+    let said = String::from_utf8_lossy(&forgotten.stdout);
+    assert!(said.contains("is missing, so the adoption of"), "{said}");
+    assert!(!adoption.notes().exists() && !is_immutable(&adoption.directory));
+    put_back();
+    succeeds(&adoption.unadopt());
+    assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
+}
+
+/// The advice was to run the command again, for ever, and packages were not removed.
+#[test]
+fn an_adoption_of_which_nothing_is_left_is_forgotten() {
+    needs_mounts!();
+    for has_parent in [true, false] {
+        let mut adoption = Adoption::new();
+        let parent = adoption.fixture.directory("parent");
+        adoption.directory = parent.join("inner");
+        fs::create_dir(&adoption.directory).unwrap();
+        adoption.adopt();
+        succeeds(&mobifs(&["umount"], &adoption.directory));
+        let moved = adoption.fixture.path("moved");
+        if has_parent {
+            // As the deletion of both: an immutable directory can only be moved with what it lies in.
+            fs::rename(&parent, &moved).unwrap();
+            fs::create_dir(&parent).unwrap();
+        } else {
+            fs::rename(&parent, &moved).unwrap();
+        }
+        assert_eq!(adoption.list()[0]["state"], "gone");
+        let mut plan = adoption.command("unadopt", &["--dry-run"]);
+        succeeds(&plan.arg(&adoption.directory).output().unwrap());
+        assert!(adoption.notes().exists());
+        let forgotten = adoption.unadopt();
+        succeeds(&forgotten);
+        let said = String::from_utf8_lossy(&forgotten.stdout);
+        assert!(
+            said.contains("are gone, so the adoption is forgotten"),
+            "{said}"
+        );
+        assert!(!adoption.notes().exists());
+        // Where it is now, it is known by what lies there.
+        adoption.directory = moved.join("inner");
+        succeeds(&adoption.unadopt());
+        assert_eq!(fs::read_dir(&moved).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn a_store_without_its_directory_comes_back() {
+    needs_mounts!();
+    let adoption = not_mounted();
+    let parent = adoption.directory.parent().unwrap();
+    let other = parent.join("elsewhere");
+    set_immutable(&adoption.directory, false);
+    fs::rename(&adoption.directory, other).unwrap();
+    assert_eq!(adoption.list()[0]["state"], "directory-missing");
+    succeeds(&adoption.unadopt());
+    let content = fs::read_to_string(adoption.directory.join("file"));
+    assert_eq!(content.unwrap(), "precious");
+    assert!(!adoption.notes().exists());
+}
+
+/// A command that was refused had left a note, which nothing removed and which kept packages from being removed.
+#[test]
+fn a_note_of_an_ordinary_directory_is_dropped_when_it_is_seen() {
+    needs_mounts!();
+    let adoption = Adoption::with_files();
+    let before = adoption.seen();
+    adoption.adopt();
+    let mut back = adoption.command("unadopt", &[]);
+    adoption.killed_at("unadopt-removed", back.arg(&adoption.directory));
+    assert!(adoption.notes().exists());
+    let listed = adoption.list();
+    assert_eq!(listed, json!([]), "{}", message(&adoption.adopt_again()));
+    adoption.is_as_before(&before);
+}
