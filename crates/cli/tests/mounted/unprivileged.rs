@@ -333,3 +333,36 @@ fn what_root_has_adopted_a_user_leaves_alone() {
     succeeds(&shared.root(&user, "unadopt", &[]));
     assert!(!shared.notes_of_root.exists() && shared.own.join("file").exists());
 }
+
+/// A dry run said that nothing was in the way, and the adoption failed on the way.
+#[test]
+fn a_dry_run_refuses_the_rights_that_the_adoption_would_lack() {
+    needs_mounts!();
+    let Some(mut user) = User::new() else { return };
+    let shared = Shared::new(&mut user);
+    let refused = |needles: &[&str]| {
+        for more in [&PLANNED[..], &NO_BOOT] {
+            let output = shared.user(&user, "adopt", more);
+            fails(&output, 1, needles);
+            assert!(!message(&output).contains("is as it was"), "{output:?}");
+            assert!(!shared.notes.exists());
+        }
+    };
+    let set = |path: &Path, mode: u32, group: u32| {
+        std::os::unix::fs::chown(path, None, Some(group)).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set(&shared.own, 0o500, USER);
+    refused(&["its mode does not let you", "chmod u+rwx"]);
+    set(&shared.own, 0o755, 0);
+    refused(&["has the group 0, which you are not in", "sudo mobifs adopt"]);
+    // What is made in such a directory has its group.
+    let parent = shared.own.parent().unwrap();
+    set(parent, 0o2755, 0);
+    succeeds(&shared.user(&user, "adopt", &PLANNED));
+    succeeds(&shared.user(&user, "adopt", &NO_BOOT));
+    succeeds(&shared.user(&user, "unadopt", &[]));
+    set(parent, 0o355, USER);
+    refused(&["cannot open"]);
+    set(parent, 0o755, USER);
+}

@@ -1,10 +1,10 @@
 //! Whether a directory can be adopted. Nothing is changed.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use mobifs_daemon::{Code, Failure, check_store};
-use mobifs_host::mounts;
+use mobifs_host::{mounts, shell_path};
 use mobifs_store::PosixLower;
 use rustix::fs::{Access, access};
 
@@ -13,6 +13,9 @@ use super::durable::cannot;
 use super::note::Notes;
 use super::place::{Place, refused};
 use super::standing::is_over;
+
+/// The bit of a directory's mode by which what is made in it has its group.
+const SET_GROUP_ID: u32 = 0o2000;
 
 /// Fails if the directory cannot be adopted, with what to do about it.
 pub(super) fn examine(place: &Place, notes: &Notes) -> Result<(), Failure> {
@@ -141,6 +144,25 @@ fn changeable(place: &Place) -> Result<(), Failure> {
                 "{shown} is to be renamed, and you may not write to {above}; {as_root}"
             )));
         }
+        place.opened_parent()?;
+        if access(
+            directory,
+            Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK,
+        )
+        .is_err()
+        {
+            return Err(refused(&format!(
+                "{shown} is yours, and its mode does not let you read, write and enter it: chmod u+rwx {}",
+                shell_path(directory)
+            )));
+        }
+        if !gets_group(about.gid(), parent) {
+            return Err(refused(&format!(
+                "{shown} has the group {}, which you are not in, so the directory to mount on cannot have it; \
+                 {as_root}",
+                about.gid()
+            )));
+        }
     }
     if Directory::open(directory).is_ok_and(|opened| opened.is_fixed()) {
         return Err(refused(&format!(
@@ -148,6 +170,17 @@ fn changeable(place: &Place) -> Result<(), Failure> {
         )));
     }
     Ok(())
+}
+
+/// Whether what this user makes in `parent` has this group, or can be given it.
+fn gets_group(group: u32, parent: &Path) -> bool {
+    let is_inherited = parent
+        .metadata()
+        .is_ok_and(|about| about.mode() & SET_GROUP_ID != 0 && about.gid() == group);
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    is_inherited
+        || rustix::process::getegid().as_raw() == group
+        || groups.iter().any(|own| own.as_raw() == group)
 }
 
 /// Checks that the directory can be the store of a mount, and is none yet.
