@@ -126,8 +126,9 @@ impl Failure {
                 let message = match mount_of(store) {
                     Some(mount) => format!(
                         "the store {path} is in use by process {pid}, which serves the mount {mount}: \
-                         unmount that (`mobifs umount {mount}`)",
-                        mount = mount.mountpoint.display()
+                         unmount that (`mobifs umount {word}`)",
+                        mount = mount.mountpoint.display(),
+                        word = mobifs_host::shell_path(&mount.mountpoint)
                     ),
                     None => format!(
                         "the store {path} is in use by process {pid}: unmount what it serves \

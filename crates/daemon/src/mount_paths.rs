@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use mobifs_host::{MountEntry, mounts};
+use mobifs_host::{MountEntry, mounts, shell_path};
 
 use crate::nested_stores::{
     NestedStores, served_around_or_inside, served_at_mountpoint, unrecovered_above,
@@ -17,8 +17,8 @@ use crate::nested_stores::{
 pub enum PathError {
     /// The store does not exist.
     #[error(
-        "the store {path} does not exist; create the directory first (mkdir {path})",
-        path = .0.display()
+        "the store {path} does not exist; create the directory first (mkdir {word})",
+        path = .0.display(), word = shell_path(.0)
     )]
     StoreMissing(PathBuf),
     /// The store is no directory.
@@ -26,8 +26,8 @@ pub enum PathError {
     StoreNotDirectory(PathBuf),
     /// The mount point does not exist.
     #[error(
-        "the mount point {path} does not exist; create the directory first (mkdir {path})",
-        path = .0.display()
+        "the mount point {path} does not exist; create the directory first (mkdir {word})",
+        path = .0.display(), word = shell_path(.0)
     )]
     MountpointMissing(PathBuf),
     /// The mount point is no directory.
@@ -36,14 +36,14 @@ pub enum PathError {
     /// The mount point is a mount whose daemon is gone.
     #[error(
         "the mount point {path} holds a mount whose daemon is gone; take it away with \
-         `mobifs umount {path}`",
-        path = .0.display()
+         `mobifs umount {word}`",
+        path = .0.display(), word = shell_path(.0)
     )]
     MountpointDead(PathBuf),
     /// A MobiFS mount is there already.
     #[error(
-        "{path} is already a MobiFS mount; unmount it first (mobifs umount {path})",
-        path = .0.display()
+        "{path} is already a MobiFS mount; unmount it first (mobifs umount {word})",
+        path = .0.display(), word = shell_path(.0)
     )]
     AlreadyMounted(PathBuf),
     /// The mount point has entries that the mount would hide.
@@ -128,8 +128,8 @@ pub enum PathError {
     /// The store lies in another one, whose journal is not applied.
     #[error(
         "the store {inner} lies inside the store {outer}, which was not properly closed: what is committed there of these \
-         files would be missing here, and be brought over them later; recover that one first (mobifs recover {outer})",
-        inner = inner.display(), outer = outer.display()
+         files would be missing here, and be brought over them later; recover that one first (mobifs recover {word})",
+        inner = inner.display(), outer = outer.display(), word = shell_path(outer)
     )]
     InUnrecovered {
         /// The one inside.

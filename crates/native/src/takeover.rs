@@ -7,7 +7,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use mobifs_host::{MountEntry, mounts};
+use mobifs_host::{MountEntry, mounts, shell_path};
 use serde::{Deserialize, Serialize};
 
 use crate::filesystem::{Committer, Filesystem, Settings};
@@ -33,8 +33,8 @@ pub enum TakeoverError {
     /// The kernel refuses to have them as they were.
     #[error(
         "cannot restore the options of {path}: {source}; they stay as steering has set them: run `mobifs \
-         steer --stop {path}` again when the filesystem is neither frozen nor busy",
-        path = path.display()
+         steer --stop {word}` again when the filesystem is neither frozen nor busy",
+        path = path.display(), word = shell_path(path)
     )]
     NotRestored {
         /// The mount point.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mobifs_daemon::{Code, Failure, PathError, check_store, predecessor, raise_limits};
-use mobifs_host::{printable, printable_path};
+use mobifs_host::{printable, printable_path, shell_path};
 use mobifs_store::{Inspection, PosixLower, StoreError, StoreScope, inspect};
 use mobifs_volume::StoreLock;
 
@@ -23,12 +23,13 @@ pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
     if found.problems.is_empty() {
         return Ok(());
     }
+    let word = shell_path(&path);
     let path = path.display();
     Err(Failure::new(
         Code::Damaged,
         format!(
             "the store {path} is damaged; it was not changed. Keep a copy before anything else; \
-             `mobifs recover --salvage --dry-run {path}` shows what is certain and what is lost"
+             `mobifs recover --salvage --dry-run {word}` shows what is certain and what is lost"
         ),
     ))
 }
@@ -67,10 +68,11 @@ pub(super) fn look(path: &Path, wait: Duration) -> Result<Inspection, Failure> {
 
 /// What is wrong, as far as a check can determine it, and what can be done.
 fn damaged(path: &Path, error: &StoreError) -> Failure {
+    let word = shell_path(path);
     let path = path.display();
     let message = format!(
         "the store {path} is damaged: {error}; it was not changed. Keep a copy before anything \
-         else; `mobifs recover --salvage --dry-run {path}` shows what is certain and what is lost"
+         else; `mobifs recover --salvage --dry-run {word}` shows what is certain and what is lost"
     );
     Failure::new(Code::Damaged, message)
 }

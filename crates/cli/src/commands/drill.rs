@@ -2,6 +2,7 @@
 
 use mobifs_daemon::control::{Reply, Request};
 use mobifs_daemon::{Code, Failure};
+use mobifs_host::shell_path;
 
 use super::{AS_LONG_AS_IT_TAKES, ask, unexpected};
 use crate::arguments::{Drill, PowerCutArguments};
@@ -18,8 +19,9 @@ fn power_cut(arguments: &PowerCutArguments) -> Result<(), Failure> {
             Code::Usage,
             format!(
                 "this ends the mount {path} as a power cut would: what is not committed yet is \
-                 lost (`mobifs status {path}` shows how much that is); say --yes if you want it",
-                path = arguments.mountpoint.display()
+                 lost (`mobifs status {word}` shows how much that is); say --yes if you want it",
+                path = arguments.mountpoint.display(),
+                word = shell_path(&arguments.mountpoint)
             ),
         ));
     }

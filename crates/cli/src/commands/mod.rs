@@ -35,7 +35,7 @@ use std::path::Path;
 use mobifs_daemon::control::{AnswerPatience, ControlClient, Reply, Request};
 
 use mobifs_daemon::{Code, Failure};
-use mobifs_host::{printable, printable_lines};
+use mobifs_host::{printable, printable_lines, shell_word};
 use mobifs_volume::{AppSelection, Status};
 
 /// Waits as long as the daemon takes: it completes the request in the end.
@@ -124,15 +124,6 @@ fn refuse_under_run(command: &str) -> Result<(), Failure> {
     Err(Failure::new(Code::Usage, message))
 }
 
-/// A word as a shell takes it.
-fn shell_quoted(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        return text.to_owned();
-    }
-    format!("'{}'", text.replace('\'', "'\\''"))
-}
-
 /// The daemon's reply does not fit the request.
 fn unexpected(reply: &Reply) -> Failure {
     Failure::new(
@@ -162,9 +153,10 @@ fn tell_what_stays(status: &Status) {
         let path = store.path.as_deref().unwrap_or("the store");
         tell(&format!(
             "{} is mounted read-only: committed transactions ({}) stay in the journal of {path}, and the next \
-             writable mount, or `mobifs recover {path}`, brings them to their places",
+             writable mount, or `mobifs recover {}`, brings them to their places",
             status.mountpoint.as_deref().unwrap_or("it"),
             figures::size(store.journal_used_bytes),
+            shell_word(path),
         ));
     }
 }

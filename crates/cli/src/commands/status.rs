@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mobifs_daemon::control::AnswerPatience;
 use mobifs_daemon::{Code, Failure};
-use mobifs_host::{printable, printable_lines};
+use mobifs_host::{printable, printable_lines, shell_word};
 use mobifs_volume::{
     AppName, AppReport, AppSelection, AppTotals, HistoryStatus, MemoryStatus, NativeStatus,
     RecordingStatus, Status, StoreStatus,
@@ -17,10 +17,7 @@ use unicode_width::UnicodeWidthStr as _;
 
 use super::figures::{duration, padded, size};
 use super::measured::{self, microseconds};
-use super::{
-    AS_LONG_AS_IT_TAKES, fetch, json_text, mounts, print_as_is, print_while_read, shell_quoted,
-    totals,
-};
+use super::{AS_LONG_AS_IT_TAKES, fetch, json_text, mounts, print_as_is, print_while_read, totals};
 use crate::arguments::StatusArguments;
 
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -105,7 +102,7 @@ fn table(status: &Status) -> String {
             text,
             "\n{} more apps; `--after {}` shows the next, `--limit` more at once",
             status.apps_omitted,
-            shell_quoted(&shown_name(last))
+            shell_word(&shown_name(last))
         );
     }
     for app in &status.apps {

@@ -8,13 +8,13 @@ use std::time::Duration;
 use mobifs_daemon::control::{ControlClient, ControlError, Reply, Request};
 use mobifs_daemon::launch::{Ready, start_in_background};
 use mobifs_daemon::{Code, ConfigText, Failure, logging};
-use mobifs_host::{MountEntry, absolute_without_touching, mount_at};
+use mobifs_host::{MountEntry, absolute_without_touching, mount_at, shell_path};
 use mobifs_native::{
     Examination, Obstacle, Plan, StaleState, TakeoverError, commit_after_daemon, examine_only,
     left_elsewhere, prepare, restore_after_daemon, serve, unmark_after_daemon, wait_until_writable,
 };
 
-use super::{AS_LONG_AS_IT_TAKES, print, refuse_under_run, shell_quoted, tell, unexpected};
+use super::{AS_LONG_AS_IT_TAKES, print, refuse_under_run, tell, unexpected};
 use crate::arguments::SteerArguments;
 
 pub(crate) fn run(arguments: &SteerArguments) -> Result<(), Failure> {
@@ -96,7 +96,8 @@ fn check(arguments: &SteerArguments) -> Result<(), Failure> {
     let is_steered = missing.len() < found.obstacles.len();
     let mountpoint = found.mount.as_ref().map(|mount| &mount.mountpoint);
     let shown = mountpoint.unwrap_or(&arguments.mountpoint).display();
-    let steered = format!("{shown} is steered already: `mobifs status {shown}`");
+    let word = shell_path(mountpoint.unwrap_or(&arguments.mountpoint));
+    let steered = format!("{shown} is steered already: `mobifs status {word}`");
     if is_steered && arguments.config.is_none() {
         return print(&format!(
             "{steered}; with --config FILE this command says what another configuration would change.\n"
@@ -116,7 +117,7 @@ fn check(arguments: &SteerArguments) -> Result<(), Failure> {
     let is_possible = missing.is_empty();
     if is_possible {
         let shown = shown.to_string();
-        lines.push(how_to_go_on(arguments, &found, &shown, is_steered));
+        lines.push(how_to_go_on(arguments, &found, &shown, &word, is_steered));
     }
     print(&(lines.join("\n") + "\n"))?;
     if is_possible {
@@ -135,21 +136,22 @@ fn how_to_go_on(
     arguments: &SteerArguments,
     found: &Examination,
     shown: &str,
+    word: &str,
     is_steered: bool,
 ) -> String {
     let config = arguments.config.as_ref();
-    let config = config.map(|config| shell_quoted(&config.display().to_string()));
+    let config = config.map(shell_path);
     if let Some(config) = config.as_ref().filter(|_| is_steered) {
         return format!(
-            "`mobifs reload --config {config} {shown}` puts this configuration in force."
+            "`mobifs reload --config {config} {word}` puts this configuration in force."
         );
     }
     let config = config.map_or_else(String::new, |config| format!("--config {config} "));
     let only = found.only.iter();
     let only: String = only
-        .map(|directory| format!("--only {} ", directory.display()))
+        .map(|directory| format!("--only {} ", shell_path(directory)))
         .collect();
-    format!("{shown} can be steered: `mobifs steer {config}{only}{shown}`.")
+    format!("{shown} can be steered: `mobifs steer {config}{only}{word}`.")
 }
 
 /// How often, and after which pause, a daemon that has begun to steer and does not answer yet is

@@ -123,3 +123,44 @@ fn a_note_of_an_ordinary_directory_is_dropped_when_it_is_seen() {
     assert_eq!(listed, json!([]), "{}", message(&adoption.adopt_again()));
     adoption.is_as_before(&before);
 }
+
+/// Advice that is pasted to a shell was cut at spaces, and commands in names were run.
+#[test]
+fn commands_that_are_advised_are_words_of_a_shell() {
+    needs_mounts!();
+    for (name, word) in [
+        ("a b", "a b'"),
+        ("$(id)", "$(id)'"),
+        ("it's", r"it'\''s'"),
+        ("plain", "plain\n"),
+    ] {
+        let mut adoption = Adoption::new();
+        adoption.directory = adoption.fixture.directory(name);
+        adoption.fixture.unmount_at_end(&adoption.directory);
+        let done = adoption.begin().output().unwrap();
+        succeeds(&done);
+        let said = String::from_utf8_lossy(&done.stdout);
+        for command in [
+            "look: mobifs status ",
+            "back: mobifs unadopt ",
+            "put `mobifs adopt ",
+        ] {
+            let (_, rest) = said.split_once(command).unwrap();
+            let advised = rest.lines().next().unwrap().split('`').next().unwrap();
+            let is_quoted = advised.starts_with('\'') && advised.ends_with('\'');
+            assert_eq!(is_quoted, name != "plain", "{said}");
+            assert!(format!("{advised}\n").contains(word), "{said}");
+        }
+        let store = adoption
+            .directory
+            .with_file_name(format!("{name}.mobifs-store"));
+        let refused = mobifs(&["mount", store.to_str().unwrap()], &adoption.directory);
+        let needle = if name == "plain" {
+            "(mobifs umount /"
+        } else {
+            "(mobifs umount '/"
+        };
+        assert!(message(&refused).contains(needle), "{}", message(&refused));
+        succeeds(&adoption.unadopt());
+    }
+}

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mobifs_host::{
-    MountEntry, Peer, absolute_without_touching, connect_at_once, mount_around, mounts,
+    MountEntry, Peer, absolute_without_touching, connect_at_once, mount_around, mounts, shell_path,
 };
 use mobifs_steered::{Claim, Device, Directory};
 use rustix::io::Errno;
@@ -27,9 +27,9 @@ pub enum ControlError {
     },
     /// No MobiFS is mounted there.
     #[error(
-        "{path} is not a MobiFS mount, nor is its filesystem steered (`mobifs doctor {path}` says what \
+        "{path} is not a MobiFS mount, nor is its filesystem steered (`mobifs doctor {word}` says what \
          can be)",
-        path = path.display()
+        path = path.display(), word = shell_path(path)
     )]
     NotMounted {
         /// The path.
@@ -76,8 +76,8 @@ pub enum ControlError {
     },
     /// The mount's daemon does not run any more.
     #[error(
-        "the daemon of the mount {path} is gone; `mobifs umount {path}` takes the mount away",
-        path = path.display()
+        "the daemon of the mount {path} is gone; `mobifs umount {word}` takes the mount away",
+        path = path.display(), word = shell_path(path)
     )]
     DaemonGone {
         /// The mount point.
@@ -85,9 +85,9 @@ pub enum ControlError {
     },
     /// The filesystem's daemon does not run any more.
     #[error(
-        "the daemon that steered {path} is gone: `mobifs steer {path}` goes on with it, and `mobifs \
-         steer --stop {path}` restores its mount options",
-        path = path.display()
+        "the daemon that steered {path} is gone: `mobifs steer {word}` goes on with it, and `mobifs \
+         steer --stop {word}` restores its mount options",
+        path = path.display(), word = shell_path(path)
     )]
     SteeringGone {
         /// The mount point.

@@ -154,9 +154,10 @@ impl Recording {
             return;
         }
         let (file, log) = (self.paths.file.display(), self.paths.log.display());
+        let word = mobifs_host::shell_path(&self.paths.file);
         let Some(laboratory) = laboratory::installed() else {
             tracing::info!(
-                "the recording is {log}; `mobifs trace finish {file}` makes a trace of it where \
+                "the recording is {log}; `mobifs trace finish {word}` makes a trace of it where \
                  the laboratory (mobifs-lab) is installed"
             );
             return;
@@ -168,7 +169,7 @@ impl Recording {
                 tracing::info!(%file, observations = events, lost, "recorded");
             }
             Err(why) => tracing::error!(
-                "the recording is {log} and no trace yet ({why}); `mobifs trace finish {file}` \
+                "the recording is {log} and no trace yet ({why}); `mobifs trace finish {word}` \
                  makes one"
             ),
         }

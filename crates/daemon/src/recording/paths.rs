@@ -89,7 +89,8 @@ impl RecordingPaths {
             return Failure::new(Code::InUse, message);
         }
         let message = format!(
-            "{log} is a recording of which no trace was made: `mobifs trace finish {file}` makes it"
+            "{log} is a recording of which no trace was made: `mobifs trace finish {}` makes it",
+            mobifs_host::shell_path(&self.file)
         );
         Failure::new(Code::Failed, message)
     }

@@ -426,9 +426,10 @@ impl ControlHandler for Daemon {
             Request::StopSteering => Reply::error(
                 ErrorKind::Usage,
                 format!(
-                    "{path} is a MobiFS mount and not a steered filesystem: `mobifs umount {path}` \
+                    "{path} is a MobiFS mount and not a steered filesystem: `mobifs umount {word}` \
                      ends it",
-                    path = self.paths.mountpoint.display()
+                    path = self.paths.mountpoint.display(),
+                    word = mobifs_host::shell_path(&self.paths.mountpoint)
                 ),
             ),
             Request::PowerCut => self.cut_power(),

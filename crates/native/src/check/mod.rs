@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mobifs_engine::{AppPolicy, TransactioningName};
-use mobifs_host::{MountEntry, is_being_killed, mount_around, mounts};
+use mobifs_host::{MountEntry, is_being_killed, mount_around, mounts, shell_path};
 use mobifs_steered::{Claim, Steered};
 use mobifs_volume::bytes;
 use rustix::thread::{CapabilitySet, capabilities};
@@ -222,11 +222,12 @@ impl Looked<'_> {
         }
         if self.left_by_killed_daemon().is_some() {
             let path = self.mount.mountpoint.display();
+            let word = shell_path(&self.mount.mountpoint);
             examination.notes.insert(
                 0,
                 format!(
-                    "The daemon that steered {path} is gone: `mobifs steer {path}` goes on with it, and \
-                     `mobifs steer --stop {path}` restores its mount options."
+                    "The daemon that steered {path} is gone: `mobifs steer {word}` goes on with it, and \
+                     `mobifs steer --stop {word}` restores its mount options."
                 ),
             );
         }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use mobifs_host::shell_path;
+
 use super::remedy::{how_to_add_a_journal, unmounted};
 use crate::only::OnlyObstacle;
 
@@ -120,8 +122,8 @@ pub enum Obstacle {
     /// Content is overwritten in place.
     #[error(
         "the btrfs at {path} is mounted with nodatacow, so that content is overwritten in place at any \
-         moment: `mount -o remount,datacow,datasum {path}` (without datasum, checksums stay off), and remove the option where it comes from",
-        path = path.display()
+         moment: `mount -o remount,datacow,datasum {word}` (without datasum, checksums stay off), and remove the option where it comes from",
+        path = path.display(), word = shell_path(path)
     )]
     NoCow {
         /// The mount point.
@@ -130,8 +132,8 @@ pub enum Obstacle {
     /// Nothing keeps the order on the device.
     #[error(
         "the {kind} at {path} is mounted without barriers, so that a power cut takes what was \
-         committed, too: `mount -o remount,barrier {path}`, and remove the option where it comes from",
-        path = path.display()
+         committed, too: `mount -o remount,barrier {word}`, and remove the option where it comes from",
+        path = path.display(), word = shell_path(path)
     )]
     NoBarriers {
         /// The mount point.
@@ -188,9 +190,9 @@ pub enum Obstacle {
     },
     /// Another daemon.
     #[error(
-        "the filesystem at {path} is steered already, by process {pid}: `mobifs steer --stop {path}` \
+        "the filesystem at {path} is steered already, by process {pid}: `mobifs steer --stop {word}` \
          ends that",
-        path = path.display()
+        path = path.display(), word = shell_path(path)
     )]
     AlreadySteered {
         /// The mount point.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mobifs_base::MonotonicNs;
 use mobifs_history::{Archive, Done, KeepRules, Retention, Subvolume};
-use mobifs_host::MountEntry;
+use mobifs_host::{MountEntry, shell_path};
 use mobifs_steered::{Device, Directory, Standstill};
 use mobifs_volume::{Config, HistoryRules, HistoryStatus};
 
@@ -156,7 +156,7 @@ pub fn check(mount: &MountEntry, rules: &HistoryRules) -> Option<String> {
 fn kept_without_rules(mount: &MountEntry) -> Option<String> {
     let archive = Archive::open(&mount.mountpoint, Path::new(DIRECTORY)).ok()?;
     let count = archive.list().ok()?.len();
-    let shown = mount.mountpoint.display();
+    let shown = shell_path(&mount.mountpoint);
     (count > 0).then(|| {
         format!(
             "The history is off (keep_count = 0), and the snapshots that were taken before ({count}) stay \

@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use mobifs_host::{MountEntry, other_mounts_of};
+use mobifs_host::{MountEntry, other_mounts_of, shell_path};
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::{Deserialize, Serialize};
 
@@ -89,8 +89,8 @@ pub enum OnlyError {
     /// Flags stay.
     #[error(
         "files below {path} keep the flag to journal their content, as it cannot be taken away: {source} \
-         (`chattr -R -j {path}` tries it again)",
-        path = path.display()
+         (`chattr -R -j {word}` tries it again)",
+        path = path.display(), word = shell_path(path)
     )]
     Unmark {
         /// The directory.

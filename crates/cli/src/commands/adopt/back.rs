@@ -4,6 +4,7 @@
 use std::fs;
 
 use mobifs_daemon::{Code, Failure, predecessor, raise_limits};
+use mobifs_host::shell_path;
 use mobifs_volume::{Config, OpenOptions, OpenedStore, fault_point};
 
 use super::durable::cannot;
@@ -78,7 +79,7 @@ fn close_store(place: &Place) -> Result<(), Failure> {
             "{} has snapshots in {}: delete them first (`mobifs history --older-than 0s {}`)",
             place.directory().display(),
             history.display(),
-            store.display()
+            shell_path(store)
         )));
     }
     raise_limits()?;

@@ -112,12 +112,13 @@ fn apart_from_others(place: &Place, notes: &Notes) -> Result<(), Failure> {
             continue;
         }
         if other != *place && (place.overlaps(other.directory()) || place.overlaps(other.store())) {
-            let (shown, other) = (place.directory().display(), other.directory().display());
+            let shown = place.directory().display();
+            let (other, word) = (other.directory().display(), shell_path(other.directory()));
             return Err(Failure::new(
                 Code::InUse,
                 format!(
                     "{shown} cannot be adopted, because {other} is, and one lies in the other: mobifs unadopt \
-                     {other} first"
+                     {word} first"
                 ),
             ));
         }
@@ -131,7 +132,8 @@ fn changeable(place: &Place) -> Result<(), Failure> {
     let (shown, above) = (directory.display(), parent.display());
     let about = directory.metadata().map_err(cannot("examine", directory))?;
     let user = rustix::process::geteuid();
-    let as_root = format!("as root: sudo mobifs adopt {shown}");
+    let word = shell_path(directory);
+    let as_root = format!("as root: sudo mobifs adopt {word}");
     if !user.is_root() {
         if about.uid() != user.as_raw() {
             return Err(refused(&format!(
@@ -152,8 +154,7 @@ fn changeable(place: &Place) -> Result<(), Failure> {
         .is_err()
         {
             return Err(refused(&format!(
-                "{shown} is yours, and its mode does not let you read, write and enter it: chmod u+rwx {}",
-                shell_path(directory)
+                "{shown} is yours, and its mode does not let you read, write and enter it: chmod u+rwx {word}"
             )));
         }
         if !gets_group(about.gid(), parent) {
@@ -166,7 +167,7 @@ fn changeable(place: &Place) -> Result<(), Failure> {
     }
     if Directory::open(directory).is_ok_and(|opened| opened.is_fixed()) {
         return Err(refused(&format!(
-            "{shown} is immutable or append-only, so it cannot be renamed: chattr -i -a {shown}"
+            "{shown} is immutable or append-only, so it cannot be renamed: chattr -i -a {word}"
         )));
     }
     Ok(())
@@ -197,7 +198,9 @@ fn suitable(place: &Place) -> Result<(), Failure> {
     if place.is_prepared() {
         return Err(refused(&format!(
             "{shown} is a MobiFS store: mount it somewhere (mobifs mount), or make it an ordinary directory again \
-             (mobifs recover {shown}, then rm -r {shown}/.mobifs)"
+             (mobifs recover {}, then rm -r {})",
+            shell_path(directory),
+            shell_path(place.own_in_directory())
         )));
     }
     PosixLower::open(directory).map_err(|error| Failure::of_store(directory, &error))?;

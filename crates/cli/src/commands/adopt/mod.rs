@@ -165,7 +165,7 @@ fn again(place: &Place, notes: &Notes, failure: Failure) -> Failure {
     if note.is_none_or(|note| note.direction() == Direction::Adopt) {
         return failure;
     }
-    let shown = place.directory().display();
+    let shown = shell_path(place.directory());
     let message = format!("{}; then run mobifs unadopt {shown} again", failure.message);
     Failure::new(failure.code, message)
 }
@@ -292,7 +292,7 @@ fn go_on(
     arguments: &AdoptArguments,
 ) -> Result<(), Failure> {
     standing::check(place, Some(&note))?;
-    let shown = place.directory().display();
+    let (shown, word) = (place.directory().display(), shell_path(place.directory()));
     let wished = new_note(place, arguments)?;
     let has_options = !arguments.options.is_empty() || arguments.config.is_some();
     let has_boot = arguments.boot != BootChoice::Auto;
@@ -301,7 +301,7 @@ fn go_on(
         return Err(Failure::new(
             Code::Usage,
             format!(
-                "{shown} is adopted already, otherwise, with -o {}: to change that, mobifs unadopt {shown} first",
+                "{shown} is adopted already, otherwise, with -o {}: to change that, mobifs unadopt {word} first",
                 note.options()
             ),
         ));
@@ -325,7 +325,7 @@ fn go_on(
     journald::step_aside(place.directory());
     carry_out(place, &note, notes, lock).map_err(|failure| {
         let message = format!(
-            "{}; run mobifs adopt {shown} again, or mobifs unadopt {shown}",
+            "{}; run mobifs adopt {word} again, or mobifs unadopt {word}",
             failure.message
         );
         Failure::new(failure.code, message)
@@ -343,9 +343,10 @@ fn at_boot(place: &Place, note: &Note, notes: &Notes) -> Result<(), Failure> {
     let starter = Starter::new(place, note, notes);
     starter.install()?;
     print(&format!(
-        "{} will be adopted at the next start, by {}\n  not to be: mobifs unadopt {0}\n",
+        "{} will be adopted at the next start, by {}\n  not to be: mobifs unadopt {}\n",
         printable_path(place.directory()),
-        starter.unit_name()
+        starter.unit_name(),
+        shell_path(place.directory())
     ))
 }
 
@@ -375,8 +376,10 @@ fn undone(place: &Place, note: Note, notes: &Notes, failure: Failure) -> Failure
         Err(second) => Failure::new(
             failure.code,
             format!(
-                "{}; and {shown} is not as it was: {}; run mobifs unadopt {shown}",
-                failure.message, second.message
+                "{}; and {shown} is not as it was: {}; run mobifs unadopt {}",
+                failure.message,
+                second.message,
+                shell_path(place.directory())
             ),
         ),
     }
@@ -384,9 +387,10 @@ fn undone(place: &Place, note: Note, notes: &Notes, failure: Failure) -> Failure
 
 fn done(place: &Place, note: &Note, notes: &Notes) -> Result<(), Failure> {
     let directory = printable_path(place.directory());
+    let word = shell_path(place.directory());
     print(&format!(
-        "{directory} is adopted: its files are in {}, and MobiFS serves them\n  {}\n  look: mobifs status {directory}\n  \
-         back: mobifs unadopt {directory}\n",
+        "{directory} is adopted: its files are in {}, and MobiFS serves them\n  {}\n  look: mobifs status {word}\n  \
+         back: mobifs unadopt {word}\n",
         printable_path(place.store()),
         Starter::new(place, note, notes).described()
     ))

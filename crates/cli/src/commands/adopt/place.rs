@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use mobifs_daemon::{Code, Failure};
-use mobifs_host::{MountEntry, mount_at};
+use mobifs_host::{MountEntry, mount_at, shell_path};
 
 use super::directory::Directory;
 use super::durable::cannot;
@@ -200,16 +200,14 @@ fn check_kind(directory: &Path) -> Result<(), Failure> {
     let shown = directory.display();
     let about = fs::symlink_metadata(directory).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => refused(&format!(
-            "{shown} does not exist; create the directory first (mkdir {shown})"
+            "{shown} does not exist; create the directory first (mkdir {})",
+            shell_path(directory)
         )),
         _ => cannot("examine", directory)(error),
     })?;
     if about.is_symlink() {
         let target = directory.canonicalize();
-        let target = target.map_or_else(
-            |_| "what it leads to".to_owned(),
-            |path| path.display().to_string(),
-        );
+        let target = target.map_or_else(|_| "what it leads to".to_owned(), shell_path);
         return Err(refused(&format!(
             "{shown} is a symbolic link; adopt the directory itself (mobifs adopt {target})"
         )));

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use mobifs_daemon::{Code, Failure};
+use mobifs_host::{shell_path, shell_word};
 
 use super::boot::{Boot, user_runtime};
 use super::durable::{cannot, make_directories, remove_file, replace_file, sync_directory};
@@ -119,8 +120,9 @@ impl<'a> Starter<'a> {
             }
             let (unit, user) = (self.unit_name(), self.user_flag());
             let message = format!(
-                "{unit} was started and nothing is mounted at {}; see journalctl {user}-u '{unit}'",
-                self.place.directory().display()
+                "{unit} was started and nothing is mounted at {}; see journalctl {user}-u {}",
+                self.place.directory().display(),
+                shell_word(&unit)
             );
             return Err(Failure::new(Code::Failed, message));
         }
@@ -175,7 +177,7 @@ impl<'a> Starter<'a> {
 
     /// The command that mounts it.
     fn command(&self) -> String {
-        format!("`mobifs adopt '{}'`", self.place.directory().display())
+        format!("`mobifs adopt {}`", shell_path(self.place.directory()))
     }
 
     /// Name of the unit.

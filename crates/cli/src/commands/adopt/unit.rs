@@ -6,6 +6,8 @@
 
 use std::path::Path;
 
+use mobifs_host::{shell_path, shell_word};
+
 use super::journald;
 use super::place::Place;
 
@@ -116,12 +118,11 @@ fn path(text: &Path) -> String {
 
 /// The file for `dist/init/S50mobifs`, which the shell reads.
 pub(super) fn init_text(place: &Place, options: &str) -> String {
-    let word = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
     format!(
         "# Made by `mobifs adopt`; `mobifs unadopt` removes it.\nSTORE={}\nMOUNT={}\nOPTIONS={}\n",
-        word(&place.store().to_string_lossy()),
-        word(&place.directory().to_string_lossy()),
-        word(options)
+        shell_path(place.store()),
+        shell_path(place.directory()),
+        shell_word(options)
     )
 }
 

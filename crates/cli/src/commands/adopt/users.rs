@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use mobifs_daemon::{
     Code, Failure, MountUser, describe, mounts_elsewhere, users_of, users_of_directory,
 };
+use mobifs_host::shell_path;
 
 use super::place::Place;
 
@@ -32,7 +33,10 @@ pub(super) fn refuse(place: &Place, path: &Path, at_boot_helps: bool) -> Result<
     }
     let shown = place.directory().display();
     let boot = if at_boot_helps {
-        format!(", or have the next start do it (mobifs adopt --at-boot {shown})")
+        format!(
+            ", or have the next start do it (mobifs adopt --at-boot {})",
+            shell_path(place.directory())
+        )
     } else {
         String::new()
     };

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::facts::{Facts, Steering};
-use crate::commands::shell_quoted;
+use mobifs_host::shell_path as quoted;
 
 /// With more than this share of its bytes in large files, a filesystem should not journal content:
 /// it is written twice.
@@ -73,14 +73,14 @@ fn native(facts: &Facts) -> Verdict {
             what: format!(
                 "the filesystem is steered already, and calls for durability wait: `mobifs status {}` \
                  says why",
-                facts.mountpoint.display()
+                quoted(&facts.mountpoint)
             ),
         },
         Steering::Left => Verdict::Needs {
             what: format!(
                 "the daemon that steered the filesystem is gone: `mobifs steer {0}` goes on with it, and \
                  `mobifs steer --stop {0}` restores its mount options",
-                facts.mountpoint.display()
+                quoted(&facts.mountpoint)
             ),
         },
         Steering::Possible => possible(
@@ -263,10 +263,6 @@ fn commands(facts: &Facts, way: Way) -> Vec<String> {
         ],
         Way::Sqlite | Way::Plain => Vec::new(),
     }
-}
-
-fn quoted(path: &std::path::Path) -> String {
-    shell_quoted(&path.display().to_string())
 }
 
 #[cfg(test)]
