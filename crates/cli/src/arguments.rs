@@ -302,6 +302,9 @@ pub(crate) struct AdoptArguments {
     /// List the directories that this user has adopted
     #[arg(long, group = "report", conflicts_with_all = ["dry_run", "at_boot", "config", "options", "boot", "directory"])]
     pub(crate) list: bool,
+    /// With --list: those of all users, for root
+    #[arg(long, requires = "list", conflicts_with = "directory")]
+    pub(crate) all_users: bool,
     /// The list, or what would be done, as JSON
     #[arg(long, requires = "report")]
     pub(crate) json: bool,
@@ -701,7 +704,7 @@ mod tests {
             "mobifs adopt --dry-run --boot none --config c -o noatime DIR",
             "mobifs adopt --dry-run --json DIR",
             "mobifs adopt --at-boot DIR",
-            "mobifs adopt --list --json",
+            "mobifs adopt --list --all-users --json",
             "mobifs unadopt --dry-run DIR",
             "mobifs steer MNT",
             "mobifs steer --foreground --config c MNT",
@@ -754,6 +757,7 @@ mod tests {
             "mobifs adopt",
             "mobifs adopt --json DIR",
             "mobifs adopt --list DIR",
+            "mobifs adopt --all-users DIR",
             "mobifs unadopt",
         ] {
             assert!(

@@ -366,3 +366,66 @@ fn a_dry_run_refuses_the_rights_that_the_adoption_would_lack() {
     refused(&["cannot open"]);
     set(parent, 0o755, USER);
 }
+
+/// Packages were removed under what a user had adopted and not mounted, as only root's notes were seen.
+#[test]
+fn root_lists_what_all_users_have_adopted() {
+    needs_mounts!();
+    let Some(mut user) = User::new() else { return };
+    let mut shared = Shared::new(&mut user);
+    let home = user.fixture.directory("home");
+    std::os::unix::fs::chown(&home, Some(USER), Some(USER)).unwrap();
+    shared.notes = home.join(".config/mobifs/adopted");
+    let passwd = user.fixture.path("passwd");
+    let lines = format!(
+        "root:x:0:0::/root:/bin/sh\nsomebody:x:{USER}:{USER}::{}:/bin/sh\n",
+        home.display()
+    );
+    fs::write(&passwd, lines).unwrap();
+    let list = |json: &str| {
+        let script = format!(
+            "mount --bind {} /etc/passwd && exec {} adopt --list --all-users {json} --notes {}",
+            passwd.display(),
+            user.program.display(),
+            shared.notes_of_root.display()
+        );
+        let mut command = Command::new("unshare");
+        let output = command.args(["--mount", "sh", "-c", &script]).output();
+        let output = output.unwrap();
+        succeeds(&output);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (text, message(&output))
+    };
+    let adopted = || -> serde_json::Value {
+        serde_json::from_str::<serde_json::Value>(&list("--json").0).unwrap()["adopted"].take()
+    };
+    assert_eq!(adopted(), serde_json::json!([]));
+    assert!(list("").0.contains("no directory is adopted"));
+    succeeds(&shared.user(&user, "adopt", &NO_BOOT));
+    assert_eq!(adopted()[0]["state"], "mounted");
+    succeeds(&user.mobifs(&["umount", shared.own.to_str().unwrap()]));
+    let found = adopted();
+    assert_eq!(found[0]["state"], "not-mounted");
+    assert_eq!(found[0]["user"], USER);
+    assert_eq!(found[0]["directory"].as_str(), shared.own.to_str());
+    assert!(list("").0.starts_with("USER "));
+    // What a user has put there keeps root from nothing.
+    succeeds(&user.run("mkfifo", &[shared.notes.join("a.json").to_str().unwrap()]));
+    fs::write(shared.notes.join("b.json"), "{").unwrap();
+    let (text, warnings) = list("");
+    assert!(text.contains("own.mobifs-store"), "{text}");
+    assert!(
+        warnings.contains("a.json") && warnings.contains("b.json"),
+        "{warnings}"
+    );
+    for name in ["a.json", "b.json"] {
+        fs::remove_file(shared.notes.join(name)).unwrap();
+    }
+    fails(
+        &user.mobifs(&["adopt", "--list", "--all-users"]),
+        2,
+        &["is for root"],
+    );
+    succeeds(&shared.user(&user, "unadopt", &[]));
+    assert_eq!(adopted(), serde_json::json!([]));
+}

@@ -5,6 +5,7 @@ use mobifs_host::{printable_path, shell_path};
 use serde_json::json;
 use unicode_width::UnicodeWidthStr as _;
 
+use super::all_users;
 use super::note::{Direction, Note, Notes};
 use super::place::Place;
 use super::standing::{self, adopter_other_than};
@@ -87,6 +88,15 @@ impl State {
     }
 }
 
+/// One line of the list.
+struct Entry {
+    place: Place,
+    note: Note,
+    state: State,
+    user: u32,
+}
+
+/// What this user has adopted; notes of adoptions that are over are dropped.
 pub(super) fn show(notes: &Notes, as_json: bool) -> Result<(), Failure> {
     let user = rustix::process::geteuid().as_raw();
     let mut all = Vec::new();
@@ -96,62 +106,102 @@ pub(super) fn show(notes: &Notes, as_json: bool) -> Result<(), Failure> {
             continue;
         }
         let state = State::of(&place, &note, user)?;
-        all.push((place, note, state));
+        all.push(Entry {
+            place,
+            note,
+            state,
+            user,
+        });
     }
     if as_json {
-        let adopted = all
-            .iter()
-            .map(|(place, note, state)| document(place, note, *state));
-        let adopted: Vec<_> = adopted.collect();
-        return print(&json_text(
-            &json!({ "schema": 1, "adopted": adopted }),
-            false,
-        )?);
+        let adopted = all.iter().map(document).collect();
+        return print_documents(adopted);
     }
     if all.is_empty() {
         return print("no directory of this user is adopted\n");
     }
-    let shown: Vec<_> = all
-        .iter()
-        .map(|(place, note, state)| {
-            (
-                printable_path(place.directory()),
-                printable_path(place.store()),
-                state.described(note),
-            )
-        })
-        .collect();
-    let width = |title: &str, of: fn(&(String, String, String)) -> &str| {
-        shown
-            .iter()
-            .map(|line| of(line).width())
-            .max()
-            .unwrap_or(0)
-            .max(title.len())
-    };
-    let (first, second) = (
-        width("DIRECTORY", |line| &line.0),
-        width("STORE", |line| &line.1),
-    );
-    let mut text = format!("{:first$}  {:second$}  STATE\n", "DIRECTORY", "STORE");
-    for (directory, store, state) in &shown {
-        text += &format!(
-            "{}  {}  {state}\n",
-            padded(directory, first),
-            padded(store, second)
-        );
+    print(&table(&all, false))
+}
+
+/// What all users have adopted. Notes of other users stay as they are; those of adoptions that are over, or
+/// another user's, are left out.
+pub(super) fn show_all_users(notes: &Notes, as_json: bool) -> Result<(), Failure> {
+    let mut all = Vec::new();
+    for (note, user) in all_users::notes(notes)? {
+        let place = Place::of(note.directory().to_owned())?;
+        let is_own = user == rustix::process::geteuid().as_raw();
+        let is_over = if is_own {
+            standing::drop_if_over(&place, &note, notes)?
+        } else {
+            standing::is_over(&place, &note)?
+        };
+        let state = State::of(&place, &note, user)?;
+        if is_over || state == State::OfAnother {
+            continue;
+        }
+        all.push(Entry {
+            place,
+            note,
+            state,
+            user,
+        });
     }
-    print(&text)
+    if as_json {
+        let with_user = |entry: &Entry| {
+            let mut one = document(entry);
+            one["user"] = entry.user.into();
+            one
+        };
+        let adopted = all.iter().map(with_user).collect();
+        return print_documents(adopted);
+    }
+    if all.is_empty() {
+        return print("no directory is adopted\n");
+    }
+    print(&table(&all, true))
+}
+
+fn print_documents(adopted: Vec<serde_json::Value>) -> Result<(), Failure> {
+    print(&json_text(
+        &json!({ "schema": 1, "adopted": adopted }),
+        false,
+    )?)
+}
+
+fn table(all: &[Entry], with_users: bool) -> String {
+    let title = ["USER", "DIRECTORY", "STORE", "STATE"].map(str::to_owned);
+    let rows = all.iter().map(|entry| {
+        [
+            entry.user.to_string(),
+            printable_path(entry.place.directory()),
+            printable_path(entry.place.store()),
+            entry.state.described(&entry.note),
+        ]
+    });
+    let rows: Vec<[String; 4]> = std::iter::once(title).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].width()).max();
+    let widths = [0, 1, 2].map(|column| width(column).unwrap_or(0));
+    let first = usize::from(!with_users);
+    let mut text = String::new();
+    for row in &rows {
+        for column in first..3 {
+            text += &padded(&row[column], widths[column]);
+            text += "  ";
+        }
+        text += &row[3];
+        text.push('\n');
+    }
+    text
 }
 
 /// An adoption, for programs.
-fn document(place: &Place, note: &Note, state: State) -> serde_json::Value {
+fn document(entry: &Entry) -> serde_json::Value {
     json!({
-        "directory": place.directory().to_string_lossy(),
-        "store": place.store().to_string_lossy(),
-        "state": state.name(),
-        "boot": note.boot(),
-        "options": note.options(),
+        "directory": entry.place.directory().to_string_lossy(),
+        "store": entry.place.store().to_string_lossy(),
+        "state": entry.state.name(),
+        "boot": entry.note.boot(),
+        "options": entry.note.options(),
     })
 }
 
@@ -162,9 +212,15 @@ pub(super) fn show_one(
     notes: &Notes,
     as_json: bool,
 ) -> Result<(), Failure> {
-    let state = State::of(place, note, rustix::process::geteuid().as_raw())?;
+    let user = rustix::process::geteuid().as_raw();
+    let state = State::of(place, note, user)?;
     if as_json {
-        let mut one = document(place, note, state);
+        let mut one = document(&Entry {
+            place: place.clone(),
+            note: note.clone(),
+            state,
+            user,
+        });
         one["schema"] = 1.into();
         return print(&json_text(&one, false)?);
     }

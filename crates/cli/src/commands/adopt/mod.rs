@@ -8,6 +8,7 @@
 //! changed. [`mount_point`] is the empty directory to mount on, [`starter`] mounts now and when the machine
 //! starts, by a [`unit`].
 
+mod all_users;
 mod back;
 mod boot;
 mod directory;
@@ -49,7 +50,12 @@ pub(crate) fn adopt(arguments: &AdoptArguments) -> Result<ExitCode, Failure> {
     arm_fault_points();
     let notes = Notes::of_user(arguments.notes.as_deref())?;
     let Some(directory) = arguments.directory.as_deref().filter(|_| !arguments.list) else {
-        return list::show(&notes, arguments.json).map(|()| ExitCode::SUCCESS);
+        let shown = if arguments.all_users {
+            list::show_all_users(&notes, arguments.json)
+        } else {
+            list::show(&notes, arguments.json)
+        };
+        return shown.map(|()| ExitCode::SUCCESS);
     };
     if arguments.finish {
         return Ok(finish(directory, &notes));

@@ -6,12 +6,13 @@
 //! has come is seen by its directories ([`super::place`]).
 
 use std::fs;
-use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use mobifs_daemon::{Code, Failure};
 use mobifs_host::DirectoryLock;
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::boot::Boot;
@@ -21,6 +22,8 @@ use super::place::Place;
 const SCHEMA: u32 = 1;
 /// Escaped names are cut off here, so that names of units fit.
 const NAME_BYTES_MAX: usize = 200;
+/// No note of a directory that can be adopted is longer.
+const NOTE_BYTES_MAX: u64 = 64 << 10;
 
 /// Where an adoption goes, whatever ends it on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -215,7 +218,33 @@ fn read(path: &Path) -> Result<Option<Note>, Failure> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other.map_err(cannot("read", path))?,
     };
-    let note: Note = serde_json::from_str(&text).map_err(|error| unreadable(path, &error))?;
+    understood(path, &text).map(Some)
+}
+
+/// A note of another user, with that user: of a file that is opened without waiting, and is no longer than notes are.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn read_of_user(path: &Path) -> Result<Option<(Note, u32)>, Failure> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits();
+    let mut options = fs::File::options();
+    let file = match options.read(true).custom_flags(flags as i32).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(cannot("read", path))?,
+    };
+    let about = file.metadata().map_err(cannot("read", path))?;
+    if !about.is_file() {
+        return Err(unreadable(path, &"it is not a file"));
+    }
+    let mut text = String::new();
+    file.take(NOTE_BYTES_MAX)
+        .read_to_string(&mut text)
+        .map_err(cannot("read", path))?;
+    Ok(Some((understood(path, &text)?, about.uid())))
+}
+
+fn understood(path: &Path, text: &str) -> Result<Note, Failure> {
+    let note: Note = serde_json::from_str(text).map_err(|error| unreadable(path, &error))?;
     if note.schema != SCHEMA {
         return Err(unreadable(path, &"it is of another version"));
     }
@@ -224,7 +253,7 @@ fn read(path: &Path) -> Result<Option<Note>, Failure> {
         .ok()
         .filter(|place| place.directory().is_absolute())
         .ok_or_else(|| unreadable(path, &"its directory is none"))?;
-    Ok(Some(note))
+    Ok(note)
 }
 
 fn unreadable(path: &Path, why: &dyn std::fmt::Display) -> Failure {
