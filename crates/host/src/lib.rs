@@ -4,6 +4,7 @@
 //! groups by name, and how much is logged.
 #![deny(unsafe_code)]
 
+mod daemon_here;
 mod descent;
 mod group;
 mod killed;
@@ -15,10 +16,11 @@ mod printable;
 mod runtime_directory;
 mod shell;
 
+pub use daemon_here::daemon_here;
 pub use descent::Descent;
 pub use group::{GroupError, group_id};
 pub use killed::is_being_killed;
-pub use line_server::{Client, LineHandler, LineServer, connect_at_once, exchange_line};
+pub use line_server::{Client, LineHandler, LineServer, connect_at_once, displaced, exchange_line};
 pub use log_level::{LOG_VARIABLE, LogLevelError, log_directives};
 pub use mount_table::{
     MountEntry, absolute_without_touching, mount_around, mount_at, mounts, mounts_of,

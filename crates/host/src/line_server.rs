@@ -1,17 +1,19 @@
 //! A socket on which a process answers requests, one line each: what the control sockets
 //! of mounts and of other servers have in common.
 
+use std::ffi::OsStr;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::peer::Peer;
 use crate::runtime_directory::DirectoryLock;
@@ -59,17 +61,35 @@ struct Active {
 
 /// A socket that is served. Dropping removes it.
 pub struct LineServer {
+    /// None once it has been removed.
+    place: Mutex<Option<Place>>,
+    /// It was made by this process.
+    is_made: bool,
+    handler: Arc<dyn LineHandler>,
+    active: Arc<Active>,
+}
+
+/// A socket and where it lies.
+struct Place {
     path: PathBuf,
     /// Distinguishes our socket from one that another process has put in its place.
-    inode: u64,
+    identity: Identity,
+    listening: Arc<Listening>,
+}
+
+/// Device and inode of a socket's name.
+type Identity = (u64, u64);
+
+struct Listening {
     listener: UnixListener,
-    active: Arc<Active>,
+    /// Another socket has taken its place: it is served no longer.
+    is_replaced: AtomicBool,
 }
 
 impl std::fmt::Debug for LineServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LineServer")
-            .field("path", &self.path)
+            .field("path", &self.path())
             .finish_non_exhaustive()
     }
 }
@@ -81,8 +101,8 @@ impl LineServer {
     /// # Errors
     /// If the socket cannot be made.
     pub fn start(path: PathBuf, handler: Arc<dyn LineHandler>) -> io::Result<Self> {
-        let (listener, inode) = bind(&path)?;
-        Self::serve(path, inode, listener, handler)
+        let (listener, identity) = bind(&path)?;
+        Self::serve(path, identity, listener, true, handler)
     }
 
     /// Goes on with the socket of a process that has ended: a client that connected meanwhile is
@@ -96,35 +116,67 @@ impl LineServer {
         otherwise: impl FnOnce() -> io::Result<PathBuf>,
         handler: Arc<dyn LineHandler>,
     ) -> io::Result<Self> {
-        if let Some((path, inode)) = place_of(&listener)? {
-            return Self::serve(path, inode, listener, handler);
+        if let Some((path, identity)) = place_of(&listener)? {
+            return Self::serve(path, identity, listener, false, handler);
         }
         Self::start(otherwise()?, handler)
     }
 
     fn serve(
         path: PathBuf,
-        inode: u64,
+        identity: Identity,
         listener: UnixListener,
+        is_made: bool,
         handler: Arc<dyn LineHandler>,
     ) -> io::Result<Self> {
-        let kept = listener.try_clone()?;
-        let server = Self {
-            path,
-            inode,
-            listener: kept,
-            active: Arc::default(),
-        };
-        let active = Arc::clone(&server.active);
-        std::thread::Builder::new()
-            .name("control".into())
-            .spawn(move || accept(&listener, &handler, &active))?;
-        Ok(server)
+        let active = Arc::default();
+        let place = Place::serve(path, identity, listener, &handler, &active)?;
+        Ok(Self {
+            place: Mutex::new(Some(place)),
+            is_made,
+            handler,
+            active,
+        })
     }
 
-    /// The socket itself, for a successor.
-    pub fn listener(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
+    /// Makes the socket anew if it has been removed, as with its whole directory: in the directory that
+    /// `directory` says, which makes it if it is missing. Another process's socket that lies under the name
+    /// keeps it. Whether it was made.
+    ///
+    /// # Errors
+    /// If the socket cannot be made.
+    pub fn make_again_if_gone(
+        &self,
+        directory: impl FnOnce() -> io::Result<PathBuf>,
+    ) -> io::Result<bool> {
+        let mut place = self.place.lock();
+        let Some(gone) = place.as_ref().filter(|place| place.found().is_none()) else {
+            return Ok(false);
+        };
+        let name = gone.path.file_name().ok_or(io::ErrorKind::NotFound)?;
+        let (path, listener, identity) = bind_beside(directory()?.join(name))?;
+        let made = Place::serve(path, identity, listener, &self.handler, &self.active)?;
+        gone.listening.is_replaced.store(true, Ordering::SeqCst);
+        // Its thread wakes up and ends. It fails for a socket that is shut down already.
+        let _woken = rustix::net::shutdown(&gone.listening.listener, Shutdown::Both);
+        *place = Some(made);
+        Ok(true)
+    }
+
+    /// The socket itself, for a successor; none if that cannot be had.
+    pub fn listener(&self) -> Option<UnixListener> {
+        self.place
+            .lock()
+            .as_ref()?
+            .listening
+            .listener
+            .try_clone()
+            .ok()
+    }
+
+    /// Whether this process has made the socket, instead of having it from a predecessor.
+    pub const fn is_made(&self) -> bool {
+        self.is_made
     }
 
     /// Lets the members of a group connect, beside the user of this process and root. They are
@@ -133,19 +185,40 @@ impl LineServer {
     /// # Errors
     /// If this user may not give the socket to the group.
     pub fn admit(&self, group: u32) -> io::Result<()> {
-        chown(&self.path, None, Some(group))?;
+        let path = self.path();
+        chown(&path, None, Some(group))?;
         let mode = |mode| std::fs::Permissions::from_mode(mode);
-        std::fs::set_permissions(&self.path, mode(0o660))?;
+        std::fs::set_permissions(&path, mode(0o660))?;
         // They find the socket by its name, and nothing else in the directory.
-        match self.path.parent() {
+        match path.parent() {
             Some(directory) => std::fs::set_permissions(directory, mode(0o711)),
             None => Ok(()),
         }
     }
 
-    /// Where the socket lies.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Where the socket lies; empty once it has been removed.
+    pub fn path(&self) -> PathBuf {
+        let place = self.place.lock();
+        place
+            .as_ref()
+            .map(|place| place.path.clone())
+            .unwrap_or_default()
+    }
+
+    /// Removes the socket; it is not made again.
+    pub fn remove(&self) {
+        let Some(place) = self.place.lock().take() else {
+            return;
+        };
+        // The device number was free as soon as the mount had gone, so another daemon
+        // may have put its socket there since, and have displaced this one.
+        let Ok(_alone) = lock_directory(&place.path) else {
+            return;
+        };
+        if let Some(path) = place.found() {
+            // Nothing depends on its being gone.
+            let _gone = std::fs::remove_file(path);
+        }
     }
 
     /// Waits until the requests under way are answered, at most for a limited time.
@@ -167,38 +240,88 @@ impl LineServer {
 
 impl Drop for LineServer {
     fn drop(&mut self) {
-        // The device number was free as soon as the mount had gone, so another daemon
-        // may have put its socket there since, and have displaced this one.
-        let Ok(_alone) = lock_directory(&self.path) else {
-            return;
-        };
-        let maker = Peer::of(&self.listener).ok().and_then(|peer| peer.pid);
-        let elsewhere = maker.map(|pid| displaced(&self.path, pid));
-        for path in [Some(&self.path), elsewhere.as_ref()].into_iter().flatten() {
-            let about = path.symlink_metadata();
-            if about.is_ok_and(|about| about.ino() == self.inode) {
-                // Nothing depends on its being gone.
-                let _gone = std::fs::remove_file(path);
-            }
-        }
+        self.remove();
     }
+}
+
+impl Place {
+    fn serve(
+        path: PathBuf,
+        identity: Identity,
+        listener: UnixListener,
+        handler: &Arc<dyn LineHandler>,
+        active: &Arc<Active>,
+    ) -> io::Result<Self> {
+        let listening = Arc::new(Listening {
+            listener,
+            is_replaced: AtomicBool::new(false),
+        });
+        let place = Self {
+            path,
+            identity,
+            listening: Arc::clone(&listening),
+        };
+        let (handler, active) = (Arc::clone(handler), Arc::clone(active));
+        std::thread::Builder::new()
+            .name("control".into())
+            .spawn(move || accept(&listening, &handler, &active))?;
+        Ok(place)
+    }
+
+    /// The name by which our socket is reached now; none if it has been removed.
+    fn found(&self) -> Option<PathBuf> {
+        let maker = Peer::of(&self.listening.listener).ok();
+        let elsewhere = maker
+            .and_then(|peer| peer.pid)
+            .map(|pid| displaced(&self.path, pid));
+        let is_ours = |path: &PathBuf| {
+            let about = path.symlink_metadata();
+            about.is_ok_and(|about| identity_of(&about) == self.identity)
+        };
+        [Some(self.path.clone()), elsewhere]
+            .into_iter()
+            .flatten()
+            .find(is_ours)
+    }
+}
+
+fn identity_of(about: &std::fs::Metadata) -> Identity {
+    (about.dev(), about.ino())
 }
 
 /// Makes the socket in place of what is there. The socket of a process that still answers gets
 /// another name, by which it can be reached: see [`displaced`].
-fn bind(path: &Path) -> io::Result<(UnixListener, u64)> {
+fn bind(path: &Path) -> io::Result<(UnixListener, Identity)> {
     let _alone = lock_directory(path)?;
     let removed = match maker_at(path) {
         Some(pid) => std::fs::rename(path, displaced(path, pid)),
         None => std::fs::remove_file(path),
     };
+    make(path, removed)
+}
+
+/// Makes the socket at `path`, or, if another process answers there, under the name that it would have if that one
+/// had displaced it.
+fn bind_beside(path: PathBuf) -> io::Result<(PathBuf, UnixListener, Identity)> {
+    let _alone = lock_directory(&path)?;
+    let path = match maker_at(&path) {
+        Some(_) => displaced(&path, std::process::id()),
+        None => path,
+    };
+    let removed = std::fs::remove_file(&path);
+    let (listener, identity) = make(&path, removed)?;
+    Ok((path, listener, identity))
+}
+
+/// Makes a socket where nothing is left, if that could be removed.
+fn make(path: &Path, removed: io::Result<()>) -> io::Result<(UnixListener, Identity)> {
     match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok((listener, path.symlink_metadata()?.ino()))
+    Ok((listener, identity_of(&path.symlink_metadata()?)))
 }
 
 /// The process that made the socket at a path, if one answers there.
@@ -208,8 +331,11 @@ fn maker_at(path: &Path) -> Option<u32> {
 
 /// The name of a socket in whose place another process has put its own: `NAME.sock` of process 12 is
 /// `NAME.12.sock`.
-fn displaced(path: &Path, pid: u32) -> PathBuf {
-    let mut name = path.file_stem().unwrap_or_default().to_owned();
+pub fn displaced(path: &Path, pid: u32) -> PathBuf {
+    let stem = path.file_stem().unwrap_or_default().as_bytes();
+    // It may have such a name already.
+    let name = stem.split(|&byte| byte == b'.').next().unwrap_or_default();
+    let mut name = OsStr::from_bytes(name).to_owned();
     name.push(format!(".{pid}.sock"));
     path.with_file_name(name)
 }
@@ -217,12 +343,16 @@ fn displaced(path: &Path, pid: u32) -> PathBuf {
 /// Where this socket lies, and its inode there; none if it is not there any more. The name alone
 /// does not say so: when a mount has ended, another may have its device number, and with it the
 /// name. So the process that made the socket is compared with that of the one which answers there.
-fn place_of(listener: &UnixListener) -> io::Result<Option<(PathBuf, u64)>> {
+fn place_of(listener: &UnixListener) -> io::Result<Option<(PathBuf, Identity)>> {
     let address = listener.local_addr()?;
     let Some(path) = address.as_pathname() else {
         return Ok(None);
     };
-    let _alone = lock_directory(path)?;
+    let _alone = match lock_directory(path) {
+        // The directory has been removed, and the socket with it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        locked => locked?,
+    };
     let own = Peer::of(listener)?;
     let elsewhere = own.pid.map(|pid| displaced(path, pid));
     for path in [Some(path), elsewhere.as_deref()].into_iter().flatten() {
@@ -236,7 +366,7 @@ fn place_of(listener: &UnixListener) -> io::Result<Option<(PathBuf, u64)>> {
             Err(_) => false,
         };
         if is_own {
-            return Ok(Some((path.to_owned(), about.ino())));
+            return Ok(Some((path.to_owned(), identity_of(&about))));
         }
     }
     Ok(None)
@@ -265,11 +395,12 @@ fn lock_directory(path: &Path) -> io::Result<DirectoryLock> {
     DirectoryLock::acquire(path.parent().ok_or(io::ErrorKind::NotFound)?)
 }
 
-/// Ends only with the process.
-fn accept(listener: &UnixListener, handler: &Arc<dyn LineHandler>, active: &Arc<Active>) {
-    for stream in listener.incoming() {
+/// Ends with the process, or when another socket has taken this one's place.
+fn accept(listening: &Listening, handler: &Arc<dyn LineHandler>, active: &Arc<Active>) {
+    for stream in listening.listener.incoming() {
         let stream = match stream {
             Ok(stream) => stream,
+            Err(_) if listening.is_replaced.load(Ordering::SeqCst) => return,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a control connection");
                 // Out of descriptors, most likely: do not spin.
@@ -444,20 +575,9 @@ mod tests {
         // which had got its device number.
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("7-2.sock");
-        let (listener, inode) = bind(&path).unwrap();
-        let ending = LineServer {
-            path: path.clone(),
-            inode,
-            listener,
-            active: Arc::default(),
-        };
-        let (listener, inode) = bind(&path).unwrap();
-        let living = LineServer {
-            path: path.clone(),
-            inode,
-            listener,
-            active: Arc::default(),
-        };
+        let start = || LineServer::start(path.clone(), Arc::new(Silent)).unwrap();
+        let ending = start();
+        let living = start();
         // The first one is reached by another name until it ends.
         let moved = displaced(&path, std::process::id());
         UnixStream::connect(&moved).unwrap();
@@ -465,6 +585,38 @@ mod tests {
         UnixStream::connect(&path).unwrap();
         UnixStream::connect(&moved).unwrap_err();
         drop(living);
+        assert!(!path.exists());
+    }
+    /// Found by strangers: after a logout, which removes the runtime directory, no command reached the daemon.
+    #[test]
+    fn a_socket_that_was_removed_with_its_directory_is_made_again() {
+        let base = tempfile::tempdir().unwrap();
+        let directory = base.path().join("runtime");
+        let make_directory = || {
+            std::fs::create_dir_all(&directory)?;
+            Ok(directory.clone())
+        };
+        make_directory().unwrap();
+        let path = directory.join("7-2.sock");
+        let server = LineServer::start(path.clone(), Arc::new(Noting::default())).unwrap();
+        assert!(!server.make_again_if_gone(make_directory).unwrap());
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert!(server.make_again_if_gone(make_directory).unwrap());
+        assert!(!server.make_again_if_gone(make_directory).unwrap());
+        let client = UnixStream::connect(&path).unwrap();
+        assert_eq!(exchange_line(&client, b"here").unwrap(), b"here");
+        // A successor has only the socket.
+        let listener = server.listener().unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
+        let place = || Ok(make_directory()?.join("7-2.sock"));
+        let next = LineServer::resume(listener, place, Arc::new(Silent)).unwrap();
+        assert!(next.is_made() && path.exists());
+        // The one of another process keeps its name.
+        assert!(server.make_again_if_gone(make_directory).unwrap());
+        assert_eq!(server.path(), displaced(&path, std::process::id()));
+        drop(server);
+        assert!(path.exists());
+        drop(next);
         assert!(!path.exists());
     }
 }

@@ -131,6 +131,19 @@ impl NoteFile {
         fs::rename(&new, &self.path).map_err(failed)
     }
 
+    /// Notes it again if it is gone, as with the runtime directory.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn keep<T: Serialize>(&self, content: &T) -> Result<(), NoteError> {
+        if self.path.exists() {
+            return Ok(());
+        }
+        // Makes it again, if it is this one.
+        let _directory = runtime_directory();
+        self.write(content)
+    }
+
     /// Nothing is to be restored any more. What another daemon has noted meanwhile stays: when a
     /// filesystem has ended, the next one may have its device number before this is called.
     pub(crate) fn remove(&self) {

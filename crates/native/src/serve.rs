@@ -156,6 +156,15 @@ pub fn serve(plan: Plan, ready: &Ready) -> Result<(), Failure> {
     let control = ControlServer::start(&mount, Arc::clone(&steering) as Arc<_>, readers)
         .inspect_err(|_| end(&steering))
         .map_err(failed)?;
+    let kept = Arc::downgrade(&steering);
+    let look = move || {
+        if let Some(steering) = kept.upgrade() {
+            steering.keep_notes();
+        }
+    };
+    if let Err(error) = control.keep(|_| {}, look) {
+        tracing::warn!(%error, "the control socket is not made again if it is removed");
+    }
     watch_signals(Arc::clone(&steering), signals)
         .inspect_err(|_| end(&steering))
         .map_err(failed)?;

@@ -222,6 +222,14 @@ impl Takeover {
         done
     }
 
+    /// Notes what is to be restored again if the note is gone.
+    ///
+    /// # Errors
+    /// It cannot be noted.
+    pub(crate) fn keep_note(&self) -> Result<(), NoteError> {
+        self.file.keep(&self.note)
+    }
+
     /// The mount.
     pub const fn mount(&self) -> &MountEntry {
         &self.mount

@@ -179,7 +179,7 @@ fn stop(mountpoint: &Path) -> Result<(), Failure> {
                     return restore(mountpoint, error);
                 }
             }
-            Err(error @ ControlError::OutOfReach { .. }) => {
+            Err(error @ (ControlError::OutOfReach { .. } | ControlError::SocketGone { .. })) => {
                 // One that begins marks the filesystem before it can be asked.
                 if !is_steered(mountpoint)? || tries + 1 == START_TRIES {
                     return Err(error.into());

@@ -34,6 +34,7 @@ mod reads;
 mod recording;
 mod rollback;
 mod room;
+mod runtime_directory;
 mod salvage;
 mod shapes;
 mod steer;

@@ -103,6 +103,18 @@ pub enum ControlError {
         /// The mount point.
         path: PathBuf,
     },
+    /// The daemon lives here, and its socket was removed.
+    #[error(
+        "the control socket of the daemon of {path} (process {pid}) has been removed, or is in another \
+         XDG_RUNTIME_DIR: the daemon makes a removed one again within some seconds; run this command again then",
+        path = path.display()
+    )]
+    SocketGone {
+        /// The mount point.
+        path: PathBuf,
+        /// The daemon or its supervisor.
+        pid: u32,
+    },
     /// The socket belongs to another user.
     #[error("only root and the user who mounted {path} may do this", path = path.display())]
     NotPermitted {
@@ -243,9 +255,7 @@ fn why_not_mounted(path: PathBuf, table: &[MountEntry]) -> ControlError {
         Some(mount) if mount.mountpoint == path && !is_root() && is_steered(mount) => {
             ControlError::NotPermitted { path }
         }
-        Some(mount) if mount.mountpoint == path && Claim::is_taken(&path) => {
-            ControlError::OutOfReach { path }
-        }
+        Some(mount) if mount.mountpoint == path && Claim::is_taken(&path) => out_of_reach(path),
         _ => match path.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => ControlError::Missing { path },
             _ => ControlError::NotMounted { path },
@@ -294,7 +304,7 @@ impl ControlClient {
             return Err(ControlError::NotPermitted { path: mountpoint });
         }
         if !is_there && mount.is_fuse() && is_served(mountpoint.clone()) {
-            return Err(ControlError::OutOfReach { path: mountpoint });
+            return Err(out_of_reach(mountpoint));
         }
         Err(gone(mount))
     }
@@ -455,6 +465,14 @@ fn gone(mount: &MountEntry) -> ControlError {
         ControlError::DaemonGone { path }
     } else {
         ControlError::SteeringGone { path }
+    }
+}
+
+/// A daemon lives, and has no socket where this process looks for it.
+fn out_of_reach(path: PathBuf) -> ControlError {
+    match mobifs_host::daemon_here(&path) {
+        Some(pid) => ControlError::SocketGone { path, pid },
+        None => ControlError::OutOfReach { path },
     }
 }
 

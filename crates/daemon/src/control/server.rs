@@ -1,13 +1,14 @@
 //! The daemon's side of the control socket.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use mobifs_host::{
-    Client, GroupError, LineHandler, LineServer, MountEntry, group_id, runtime_directory,
+    Client, GroupError, LineHandler, LineServer, MountEntry, displaced, group_id, runtime_directory,
 };
 
 use super::protocol::{ErrorKind, Reply, Request};
@@ -20,9 +21,15 @@ pub trait ControlHandler: Send + Sync + 'static {
     fn handle(&self, request: Request, client: &Client<'_>) -> Reply;
 }
 
+/// How often a daemon looks whether its socket is still there.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
 /// The control socket of one mount. Dropping removes it.
 #[derive(Debug)]
-pub struct ControlServer(LineServer);
+pub struct ControlServer {
+    server: Arc<LineServer>,
+    readers: Option<String>,
+}
 
 impl ControlServer {
     /// Listens for requests about `mount`. `readers`: the group whose members may read the status,
@@ -39,44 +46,123 @@ impl ControlServer {
         // the tree, gets another name.
         let path = runtime_directory()?.join(socket_name(mount));
         let server = LineServer::start(path, lines(handler, readers))?;
-        admit(&server, readers);
-        Ok(Self(server))
+        Ok(Self::admitting(server, readers))
     }
 
     /// Goes on with the socket of a daemon that has died. `mount`: where it is in the tree; it may
-    /// be out of the tree and served for a bind mount of it.
+    /// be out of the tree and served for a bind mount of it. A socket that was removed is made anew.
     ///
     /// # Errors
-    /// If the socket cannot be used; [`io::ErrorKind::NotFound`] if there is none, and no mount.
+    /// If the socket cannot be used, or not be made.
     pub fn resume(
         mount: Option<&MountEntry>,
         listener: UnixListener,
         handler: Arc<dyn ControlHandler>,
         readers: Option<&str>,
     ) -> io::Result<Self> {
+        let address = listener.local_addr()?;
         let place = || {
-            let mount = mount.ok_or(io::ErrorKind::NotFound)?;
-            Ok(runtime_directory()?.join(socket_name(mount)))
+            let directory = runtime_directory()?;
+            if let Some(mount) = mount {
+                return Ok(directory.join(socket_name(mount)));
+            }
+            // Another mount may have the device number by now.
+            let name = address.as_pathname().and_then(Path::file_name);
+            let name = name.ok_or(io::ErrorKind::NotFound)?;
+            Ok(displaced(&directory.join(name), std::process::id()))
         };
         let server = LineServer::resume(listener, place, lines(handler, readers))?;
-        admit(&server, readers);
-        Ok(Self(server))
+        Ok(Self::admitting(server, readers))
     }
 
-    /// The socket itself, for a successor.
-    pub fn listener(&self) -> BorrowedFd<'_> {
-        self.0.listener()
+    fn admitting(server: LineServer, readers: Option<&str>) -> Self {
+        admit(&server, readers);
+        Self {
+            server: Arc::new(server),
+            readers: readers.map(str::to_owned),
+        }
+    }
+
+    /// Looks every few seconds whether the socket is still there, and makes it and its directory anew if
+    /// they are not: the end of a login session removes its runtime directory. `made` is called with the new
+    /// socket each time, and `look` at each look.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn keep(
+        &self,
+        made: impl Fn(BorrowedFd<'_>) + Send + 'static,
+        look: impl Fn() + Send + 'static,
+    ) -> io::Result<()> {
+        let (server, readers) = (Arc::downgrade(&self.server), self.readers.clone());
+        let watch = move || {
+            let mut has_failed = false;
+            loop {
+                std::thread::sleep(LOOK_INTERVAL);
+                let Some(server) = server.upgrade() else {
+                    return;
+                };
+                look();
+                match make_again(&server, readers.as_deref()) {
+                    Ok(None) => has_failed = false,
+                    Ok(Some(listener)) => made(listener.as_fd()),
+                    // It tries again; once is enough in the log.
+                    Err(error) if !has_failed => {
+                        has_failed = true;
+                        tracing::warn!(
+                            %error,
+                            "the control socket has been removed and cannot be made again: commands do not \
+                             reach this daemon"
+                        );
+                    }
+                    Err(_) => {}
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("socket".into());
+        thread.spawn(watch).map(drop)
+    }
+
+    /// The socket itself, for a successor; none if that cannot be had.
+    pub fn listener(&self) -> Option<UnixListener> {
+        self.server.listener()
+    }
+
+    /// Whether this process has made the socket, instead of having it from a predecessor.
+    pub fn is_made(&self) -> bool {
+        self.server.is_made()
     }
 
     /// Where the socket lies.
-    pub fn path(&self) -> &Path {
-        self.0.path()
+    pub fn path(&self) -> PathBuf {
+        self.server.path()
     }
 
     /// Waits until the requests under way are answered, at most for a limited time.
     pub fn wait_for_replies(&self) {
-        self.0.wait_for_replies();
+        self.server.wait_for_replies();
     }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        // The thread that looks for it may have a share in the server now.
+        self.server.remove();
+    }
+}
+
+/// Makes the socket again if it is gone; it if it was.
+fn make_again(server: &LineServer, readers: Option<&str>) -> io::Result<Option<UnixListener>> {
+    if !server.make_again_if_gone(runtime_directory)? {
+        return Ok(None);
+    }
+    admit(server, readers);
+    tracing::warn!(
+        path = %server.path().display(),
+        "the control socket had been removed, as with the runtime directory at the end of a login session; it was \
+         made again"
+    );
+    Ok(server.listener())
 }
 
 /// Finds the group that `status_group` names, before anything is mounted.

@@ -29,7 +29,17 @@ impl SupervisorLink {
     pub fn from_environment() -> Result<Self, Failure> {
         let notifier = Notifier::from_environment().map_err(|error| {
             let message = format!("cannot reach the supervisor of this daemon: {error}");
-            Failure::new(Code::Failed, message)
+            // Ours makes a socket that was removed anew for the next process, and with any other code would end
+            // the mount.
+            let is_ours = supervisor_pid().is_some();
+            Failure::new(
+                if is_ours {
+                    Code::TryAgain
+                } else {
+                    Code::Failed
+                },
+                message,
+            )
         })?;
         Ok(Self { notifier })
     }

@@ -111,6 +111,9 @@ pub fn serve(
         }
         log_mounted(&daemon, session.sync_reaches());
     }
+    if let Some(control) = &control {
+        keep_control(&daemon, control, is_new);
+    }
     record_totals_at_times(&daemon);
     let watcher = watch_events(&daemon, &plan.config);
     let bus = watch_bus(&daemon, &plan.config);
@@ -253,6 +256,7 @@ fn hand_over(
     let opened = daemon.opened.lock();
     let lock = opened.as_ref().and_then(OpenedStore::lock_descriptor);
     let copy = config.copy();
+    let listener = control.and_then(ControlServer::listener);
     let mut descriptors = Vec::new();
     match &copy {
         Ok(copy) => descriptors.push((handover::CONFIG_NAME, copy.as_fd())),
@@ -272,7 +276,11 @@ fn hand_over(
         }
     }
     descriptors.extend(lock.map(|lock| (handover::LOCK_NAME, lock)));
-    descriptors.extend(control.map(|socket| (handover::CONTROL_NAME, socket.listener())));
+    descriptors.extend(
+        listener
+            .as_ref()
+            .map(|socket| (handover::CONTROL_NAME, socket.as_fd())),
+    );
     descriptors.push((handover::ARENA_NAME, arena.descriptor()));
     descriptors.push((handover::DEVICE_NAME, session.device()));
     daemon.supervisor.keep(&descriptors);
@@ -311,6 +319,26 @@ fn start_control(
         (None, None) => return Ok(None),
     };
     control.map(Some).map_err(no_control)
+}
+
+/// Makes the control socket again whenever it was removed. A successor gets the one that there is.
+fn keep_control(daemon: &Arc<Daemon>, control: &ControlServer, is_new: bool) {
+    if !is_new
+        && control.is_made()
+        && let Some(listener) = control.listener()
+    {
+        let supervisor = &daemon.supervisor;
+        supervisor.replace(handover::CONTROL_NAME, listener.as_fd());
+    }
+    let daemon = Arc::downgrade(daemon);
+    let made = move |listener: std::os::fd::BorrowedFd<'_>| {
+        if let Some(daemon) = daemon.upgrade() {
+            daemon.supervisor.replace(handover::CONTROL_NAME, listener);
+        }
+    };
+    if let Err(error) = control.keep(made, || {}) {
+        tracing::warn!(%error, "the control socket is not made again if it is removed");
+    }
 }
 
 /// Notes the totals of the day from time to time, as long as there is a daemon.

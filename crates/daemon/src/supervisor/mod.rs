@@ -226,7 +226,9 @@ impl Supervisor {
     }
 
     /// Starts a process with everything that is kept.
-    fn start(&self, role: Role) -> io::Result<Watched> {
+    fn start(&mut self, role: Role) -> io::Result<Watched> {
+        // The process that takes over looks for it by its name.
+        self.notify_socket.make_again_if_gone();
         let mut names = Vec::new();
         let mut mappings = Vec::new();
         for (child_fd, (name, descriptor)) in (FIRST_DESCRIPTOR..).zip(&self.kept) {
@@ -240,7 +242,7 @@ impl Supervisor {
         command
             .arg0("mobifs")
             .args(&self.words)
-            .env(NOTIFY_VARIABLE, self.notify_socket.path())
+            .env(NOTIFY_VARIABLE, self.notify_socket.address())
             .env(SUPERVISOR_VARIABLE, std::process::id().to_string())
             .env(LISTEN_COUNT_VARIABLE, names.len().to_string())
             .env(LISTEN_NAMES_VARIABLE, names.join(":"))

@@ -1,10 +1,15 @@
 //! The socket that the daemon sends its messages to.
 
+use std::ffi::OsString;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
+#[cfg(target_os = "android")]
+use std::os::android::net::SocketAddrExt as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixDatagram;
+#[cfg(not(target_os = "android"))]
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 
 use crate::handover::NAMES;
@@ -36,7 +41,16 @@ pub(super) enum Message {
 /// A socket in a directory that only this user may enter. Dropping removes it.
 pub(super) struct NotifySocket {
     socket: UnixDatagram,
-    path: PathBuf,
+    place: Place,
+}
+
+/// Where the socket is found.
+enum Place {
+    /// In the runtime directory, with this device and inode.
+    File { path: PathBuf, identity: (u64, u64) },
+    /// No directory could be used any more: a name without one. Others may send there, too, but only what
+    /// the watched process says counts.
+    Abstract(String),
 }
 
 impl NotifySocket {
@@ -51,15 +65,50 @@ impl NotifySocket {
             _ => {}
         }
         let socket = UnixDatagram::bind(&path)?;
-        let notify_socket = Self { socket, path };
         let private = std::fs::Permissions::from_mode(0o600);
-        std::fs::set_permissions(&notify_socket.path, private)?;
-        set_socket_passcred(&notify_socket.socket, true)?;
-        Ok(notify_socket)
+        std::fs::set_permissions(&path, private)?;
+        let identity = identity_of(&path)?;
+        let place = Place::File { path, identity };
+        set_socket_passcred(&socket, true)?;
+        Ok(Self { socket, place })
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    fn open_abstract() -> io::Result<Self> {
+        let name = format!("mobifs-supervisor-{}", std::process::id());
+        let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        set_socket_passcred(&socket, true)?;
+        let place = Place::Abstract(name);
+        Ok(Self { socket, place })
+    }
+
+    /// Makes the socket anew if it has been removed, as with the runtime directory at the end of a login session:
+    /// without it no process could take over. The process that used it has ended.
+    pub(super) fn make_again_if_gone(&mut self) {
+        let Place::File { path, identity } = &self.place else {
+            return;
+        };
+        if identity_of(path).is_ok_and(|found| found == *identity) {
+            return;
+        }
+        let made = Self::open().or_else(|error| {
+            tracing::warn!(%error, "the supervisor has no runtime directory any more, and goes on without one");
+            Self::open_abstract()
+        });
+        match made {
+            Ok(made) => *self = made,
+            Err(error) => tracing::error!(
+                %error,
+                "the supervisor's socket has been removed and cannot be made again: no daemon can take over"
+            ),
+        }
+    }
+
+    /// What `NOTIFY_SOCKET` says.
+    pub(super) fn address(&self) -> OsString {
+        match &self.place {
+            Place::File { path, .. } => path.into(),
+            Place::Abstract(name) => format!("@{name}").into(),
+        }
     }
 
     /// The next message; none if there is none yet. Only what process `sender` says
@@ -105,9 +154,20 @@ impl AsFd for NotifySocket {
 
 impl Drop for NotifySocket {
     fn drop(&mut self) {
-        // Nothing depends on its being gone.
-        let _gone = std::fs::remove_file(&self.path);
+        let Place::File { path, identity } = &self.place else {
+            return;
+        };
+        // It may be gone, and its successor have the name.
+        if identity_of(path).is_ok_and(|found| found == *identity) {
+            // Nothing depends on its being gone.
+            let _gone = std::fs::remove_file(path);
+        }
     }
+}
+
+fn identity_of(path: &Path) -> io::Result<(u64, u64)> {
+    let about = path.symlink_metadata()?;
+    Ok((about.dev(), about.ino()))
 }
 
 /// The meaning of a message's lines.
@@ -137,6 +197,23 @@ mod tests {
 
     fn descriptor() -> OwnedFd {
         std::fs::File::open("/dev/null").unwrap().into()
+    }
+
+    /// Where no runtime directory can be had any more, the next daemon reaches the supervisor all the same.
+    #[test]
+    fn a_socket_without_a_directory_takes_messages() {
+        let socket = NotifySocket::open_abstract().unwrap();
+        let address = socket.address().into_string().unwrap();
+        let name = address.strip_prefix('@').unwrap();
+        let sender = UnixDatagram::unbound().unwrap();
+        let address = SocketAddr::from_abstract_name(name).unwrap();
+        sender.connect_addr(&address).unwrap();
+        sender.send(b"READY=1").unwrap();
+        let own = std::process::id();
+        assert!(matches!(socket.next(own).unwrap(), Some(Message::Ready)));
+        sender.send(b"READY=1").unwrap();
+        let other = socket.next(own + 1).unwrap();
+        assert!(matches!(other, Some(Message::Other)));
     }
 
     #[test]

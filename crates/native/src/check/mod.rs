@@ -299,7 +299,11 @@ impl Looked<'_> {
         // Its note lies in this process's own /run.
         Some(match Left::of(self.mount) {
             Some(_) => Obstacle::Ending { path },
-            None => Obstacle::SteeredOutOfReach { path },
+            // Its note went with the runtime directory, and is made again.
+            None => match mobifs_host::daemon_here(&path) {
+                Some(pid) => Obstacle::AlreadySteered { path, pid },
+                None => Obstacle::SteeredOutOfReach { path },
+            },
         })
     }
 

@@ -283,6 +283,14 @@ impl Only {
         Ok(())
     }
 
+    /// Notes what is to be undone again if the note is gone.
+    ///
+    /// # Errors
+    /// It cannot be noted.
+    pub(crate) fn keep_note(&self, mount: &MountEntry) -> Result<(), NoteError> {
+        self.note.keep(&Note::of(mount, &self.directories))
+    }
+
     /// The directories.
     pub(crate) fn shown(&self) -> Vec<String> {
         let directories = self.directories.iter();

@@ -177,6 +177,21 @@ impl Steering {
         Ok(steering)
     }
 
+    /// Notes what is to be restored again if the notes are gone, as with the runtime directory.
+    pub fn keep_notes(&self) {
+        let state = self.state.lock();
+        if state.has_ended {
+            return;
+        }
+        let kept = state.takeover.keep_note().and_then(|()| {
+            let only = state.only.as_ref();
+            only.map_or(Ok(()), |only| only.keep_note(&self.mount))
+        });
+        if let Err(error) = kept {
+            tracing::debug!(%error, "a note that was removed cannot be written again");
+        }
+    }
+
     /// The kernel may have written zeros past the journal until now, beside which it has older content.
     fn forget_zeros(&self) {
         let before_kib = self.state.lock().takeover.before().zeroing_kib;
