@@ -140,6 +140,35 @@ check_laboratory() {
   say "laboratory: a trace is recorded and read by mobifs trace"
 }
 
+# What the table of mounts does not show, or shows under another name: a lazily unmounted mount, which is in use and so in
+# the way, and one whose name has a tab and a new line, which is committed and unmounted.
+check_remove_unseen() {
+  local odd=$'/mnt/with\ta tab\nand a line' lazy=/mnt/lazy
+  mkdir -p "$odd" "$lazy" /srv/odd-store /srv/lazy-store
+  mobifs mount /srv/lazy-store "$lazy"
+  exec 8>"$lazy/file"
+  umount -i -l "$lazy"
+  if apt-get -qq purge -y mobifs >/tmp/apt.log 2>&1; then failed "purged under a lazily unmounted mount"; fi
+  grep -q 'nothing was removed' /tmp/apt.log || failed "the reason is missing: $(cat /tmp/apt.log)"
+  [ -d /run/mobifs ] || failed "the runtime directory is gone under daemons that run"
+  echo lazy >&8
+  exec 8>&-
+  until_file_is lazy /srv/lazy-store/file
+  mobifs mount /srv/odd-store "$odd"
+  echo odd >"$odd/file"
+  mountpoint -q "$MOUNT" || mount "$MOUNT"
+  ! mobifs mount -o subtype=mine /srv/lazy-store "$lazy" 2>/dev/null || failed "a mount hides behind another subtype"
+}
+
+until_file_is() {
+  local tries
+  for tries in $(seq 100); do
+    [ "$(cat "$2" 2>/dev/null)" = "$1" ] && return
+    sleep 0.1
+  done
+  failed "$2 is not $1 after $tries tries"
+}
+
 check_remove() {
   # Of another user, with a name that is not ASCII, as it is under a package manager that runs in C.
   local theirs=/home/tester/dätä
@@ -151,11 +180,13 @@ check_remove() {
   [ -x /usr/bin/mobifs ] || failed "the program is gone"
   echo last >&7
   exec 7>&-
+  check_remove_unseen
   # What depends on it goes with it.
   LC_ALL=C apt remove -y mobifs || failed "remove: $(cat /tmp/apt.log)"
   findmnt -l -t fuse.mobifs && failed "a mount is still there"
   [ "$(cat "$STORE/app/open" /home/tester/store/app/file | xargs)" = "last last" ] || failed "a change is lost by removing the package"
   [ ! -e /usr/bin/mobifs ] || failed "the program is still there"
+  [ "$(cat /srv/odd-store/file)" = odd ] || failed "a change is lost under a name with a tab and a new line"
   [ -e /etc/mobifs/mobifs.toml ] || failed "a removed package keeps its configuration"
   say "removed: refused while the mount is in use, then everything is in the store"
 }
@@ -164,7 +195,7 @@ check_remove() {
 check_left() {
   files >/tmp/after
   # The store, the database and what was mounted are the user's.
-  comm -13 /tmp/before /tmp/after | grep -vE '^(/srv/store|/home/tester|/root/app\.db|/mnt)' >/tmp/left || :
+  comm -13 /tmp/before /tmp/after | grep -vE '^(/srv/(odd-|lazy-)?store|/home/tester|/root/app\.db|/mnt)' >/tmp/left || :
   [ ! -s /tmp/left ] || failed "$1, and there are: $(head -n 20 /tmp/left)"
   comm -23 /tmp/before /tmp/after | grep . && failed "$1, and files of others are gone"
   [ -z "$(ls -A /run/mobifs 2>/dev/null)" ] || failed "files are left in /run/mobifs"

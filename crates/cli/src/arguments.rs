@@ -28,7 +28,7 @@ Options for -o (comma-separated; the standard ones mean what mount(8) says):
   allow_other        other users may enter (default for root; noallow_other: not)
   default_permissions  always in effect: modes, owners and ACLs are enforced
   dev suid exec (nodev nosuid noexec), noatime relatime strictatime nodiratime,
-  sync async dirsync, fsname=NAME, subtype=NAME, max_read=BYTES
+  sync async dirsync, fsname=NAME, max_read=BYTES
   syncfs=auto|on|off make sync(2) reach the mount: if possible, or fail, or not
   nonempty           mount over a directory that is not empty
   nosupervise        in the background: no new daemon is started if this one dies, so
@@ -147,6 +147,9 @@ pub(crate) enum Command {
     /// Thaw frozen control groups if the daemon dies
     #[command(hide = true)]
     ThawWatchdog(ThawWatchdogArguments),
+    /// Do something to all daemons of this machine
+    #[command(hide = true)]
+    Every(EveryArguments),
     /// Watch over a daemon: start a new one if it dies
     #[command(hide = true)]
     Supervise(SuperviseArguments),
@@ -263,6 +266,23 @@ pub(crate) struct DoctorArguments {
     pub(crate) config: Option<PathBuf>,
     /// What is to be served: a directory with the files of programs; none: only the machine
     pub(crate) directory: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EveryArguments {
+    /// What is done
+    pub(crate) action: EveryAction,
+}
+
+/// What `mobifs every` does.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum EveryAction {
+    /// Fail if a mount is that of an adopted directory
+    Adopted,
+    /// End all mounts and steering, with everything committed; fail if something stays
+    End,
+    /// Commit
+    Commit,
 }
 
 #[derive(Debug, Args)]

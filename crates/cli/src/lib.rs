@@ -93,6 +93,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             commands::freeze_probe::run(&arguments);
             Ok(())
         }
+        Command::Every(arguments) => commands::every::run(&arguments),
         Command::ThawWatchdog(arguments) => commands::thaw_watchdog::run(&arguments),
         Command::Run(arguments) => return commands::run::run(&arguments),
         Command::Flash(words) => laboratory::run(Some("flash"), &words.all),

@@ -58,6 +58,18 @@ impl Options {
                 Some(("log", path)) => options.log = Some(file("log", path)?),
                 Some(("record", path)) => options.record = Some(file("record", path)?),
                 Some(("wait", seconds)) => options.wait = wait(seconds)?,
+                None if option == "wait" => {
+                    let message = "mount option 'wait' needs a value, as in 'wait=SECONDS'";
+                    return Err(Failure::new(Code::Usage, message.to_owned()));
+                }
+                // The table of mounts tells by it what is ours: packages, scripts and commands look for that.
+                Some(("subtype", kind)) if kind != "mobifs" && !kind.is_empty() => {
+                    let message = format!(
+                        "mount option 'subtype={kind}' would hide the mount from what looks for those of MobiFS; \
+                         leave it away, and name the source with 'fsname=NAME'"
+                    );
+                    return Err(Failure::new(Code::Usage, message));
+                }
                 None if ["config", "log", "record"].contains(&option.as_str()) => {
                     let message = format!(
                         "mount option '{option}' needs a value, as in \
@@ -134,6 +146,24 @@ mod tests {
         assert_eq!(parse("wait=0,ro").unwrap().wait, Duration::ZERO);
         assert!(parse("supervise,nosupervise").unwrap().unsupervised);
         assert!(!parse("nosupervise,supervise").unwrap().unsupervised);
+    }
+
+    /// Found by strangers: removing the package did not see such a mount, and took its runtime directory away.
+    #[test]
+    fn another_subtype_is_refused() {
+        parse("subtype=mobifs").unwrap();
+        for list in ["subtype=mine", "ro,subtype=mine"] {
+            let error = parse(list).unwrap_err();
+            assert_eq!(error.code, Code::Usage);
+            assert!(error.message.contains("'subtype=mine'"), "{error}");
+        }
+    }
+
+    /// Found by strangers: it was called unknown.
+    #[test]
+    fn wait_without_a_value_is_told_what_it_needs() {
+        let error = parse("wait").unwrap_err();
+        assert!(error.message.contains("wait=SECONDS"), "{error}");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! groups by name, and how much is logged.
 #![deny(unsafe_code)]
 
-mod daemon_here;
+mod daemon_processes;
 mod descent;
 mod group;
 mod killed;
@@ -16,7 +16,7 @@ mod printable;
 mod runtime_directory;
 mod shell;
 
-pub use daemon_here::daemon_here;
+pub use daemon_processes::{DaemonProcess, daemon_here, daemon_processes};
 pub use descent::Descent;
 pub use group::{GroupError, group_id};
 pub use killed::is_being_killed;

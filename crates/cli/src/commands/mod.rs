@@ -5,6 +5,7 @@ pub(crate) mod calibrate;
 pub(crate) mod check;
 pub(crate) mod doctor;
 pub(crate) mod drill;
+pub(crate) mod every;
 mod figures;
 pub(crate) mod freeze_probe;
 pub(crate) mod history;

@@ -25,6 +25,7 @@ pub(crate) fn run(arguments: &SteerArguments) -> Result<(), Failure> {
         ..arguments.clone()
     };
     if arguments.stop {
+        logging::start(None, "warn")?;
         return stop(&arguments.mountpoint);
     }
     if arguments.check {
@@ -159,8 +160,8 @@ fn how_to_go_on(
 const START_TRIES: u32 = 200;
 const START_PAUSE: Duration = Duration::from_millis(50);
 
-fn stop(mountpoint: &Path) -> Result<(), Failure> {
-    logging::start(None, "warn")?;
+/// For a process that logs already.
+pub(super) fn stop(mountpoint: &Path) -> Result<(), Failure> {
     // A daemon that lives goes on steering it: it could not restore its options.
     wait_until_writable(mountpoint, &tell)?;
     let mut tries = 0;

@@ -9,7 +9,12 @@ use crate::steer::{Disk, EXT4};
 /// Runs a script in a mount namespace with a `/run` of its own, so that the runtime directory of other tests
 /// stays. In it are `$1`, the program, and what `words` are from `$2` on.
 fn run_script(script: &str, words: &[&Path]) -> Output {
+    run_script_in(&[], script, words)
+}
+
+fn run_script_in(namespaces: &[&str], script: &str, words: &[&Path]) -> Output {
     let mut command = Command::new("unshare");
+    command.args(namespaces);
     command.args(["--mount", "--propagation", "private", "sh", "-euc"]);
     command.arg(format!("mount -t tmpfs none /run\n{COMMON}\n{script}"));
     command.args(["sh", PROGRAM]).args(words);
@@ -103,4 +108,81 @@ until_it_works are_there
 "$1" steer --stop "$2"
 "#;
     works(&run_script(script, &[&disk.at]));
+}
+
+/// What scripts of packages do, where nothing is seen of other tests: not their processes, and not their mounts.
+fn run_script_alone(script: &str, words: &[&Path]) -> Output {
+    let script = format!(
+        r#"
+grep -E ' fuse(blk)?\.mobifs ' /proc/self/mounts | cut -d' ' -f2 | while read -r other; do
+    umount --internal-only --lazy "$(printf "%b" "$other")" || true
+done
+{script}"#
+    );
+    run_script_in(&["--pid", "--fork", "--mount-proc"], &script, words)
+}
+
+/// Found by strangers: removing the package saw no lazily unmounted mounts, and took escapes of the table of mounts
+/// for names.
+#[test]
+fn all_mounts_are_committed_and_ended_at_once() {
+    needs_mounts!();
+    let mut fixture = Fixture::new();
+    let stores = ["s1", "s2"].map(|name| fixture.directory(name));
+    let odd = fixture.directory("with\ttab\nand line");
+    fixture.unmount_at_end(&odd);
+    let script = r#"
+"$1" mount "$2" "$3"
+"$1" mount "$4" "$5"
+echo one >"$3/file"
+echo two >"$5/file"
+"$1" every adopted
+"$1" every commit
+[ "$("$1" status --json "$5" | grep -c '"uncommitted_bytes": *[1-9]')" = 0 ]
+exec 7>"$3/open"
+echo open >&7
+umount --internal-only --lazy "$3"
+! "$1" every end 7>&- 2>/run/said
+grep -q "still serves $3, which was unmounted lazily" /run/said
+cat "$4/file"
+echo last >&7
+exec 7>&-
+"$1" every end
+cat "$2/open"
+"#;
+    let [first, second] = &stores;
+    let words = [first.as_path(), &fixture.mountpoint, second, &odd];
+    let said = works(&run_script_alone(script, &words));
+    assert_eq!(said, "two\nopen\nlast\n");
+}
+
+/// Found by strangers: a filesystem that was steered by hand was not looked for.
+#[test]
+fn steering_is_ended_with_the_mounts() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    let before = disk.options();
+    let script = r#"
+"$1" steer "$2"
+"$1" every commit
+"$1" every end
+! pidof mobifs
+"#;
+    works(&run_script_alone(script, &[&disk.at]));
+    assert_eq!(disk.options(), before);
+}
+
+#[test]
+fn an_adopted_directory_is_named() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    let store = fixture.directory("mount.mobifs-store");
+    let script = r#"
+"$1" mount "$2" "$3"
+! "$1" every adopted 2>/run/said
+grep -q "$3 is adopted" /run/said
+"$1" every end
+"$1" every adopted
+"#;
+    works(&run_script_alone(script, &[&store, &fixture.mountpoint]));
 }

@@ -40,6 +40,7 @@ use crate::mount_options::Options;
 use boot::Boot;
 use note::{Direction, Note, Notes};
 use place::Place;
+pub(super) use place::STORE_SUFFIX;
 use starter::Starter;
 
 /// How a condition of a unit says that it is not to be started, and that it has failed.

@@ -18,7 +18,7 @@ use super::directory::Directory;
 use super::durable::cannot;
 
 /// What the store is called: the directory's name with this after it.
-const STORE_SUFFIX: &str = ".mobifs-store";
+pub(crate) const STORE_SUFFIX: &str = ".mobifs-store";
 /// What MobiFS keeps in a store.
 pub(super) const OWN_DIRECTORY: &str = ".mobifs";
 const NAME_BYTES_MAX: usize = 255;

@@ -1,0 +1,157 @@
+//! `mobifs every`, for scripts of packages and units: something done to all daemons of this machine. The names of
+//! mounts pass through no shell, and the table of mounts shows neither lazily unmounted nor all steered ones.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mobifs_daemon::control::{
+    AnswerPatience, ControlClient, Reply, Request, detached_mounts, own_mounts,
+};
+use mobifs_daemon::{Code, Failure};
+use mobifs_host::{DaemonProcess, MountEntry, daemon_processes, mounts, printable_path};
+
+use super::adopt::STORE_SUFFIX;
+use super::{AS_LONG_AS_IT_TAKES, steer, tell, umount};
+use crate::arguments::{EveryAction, EveryArguments, UmountArguments};
+
+/// How long a daemon whose mount has ended may take to end.
+const END_WAIT: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(20);
+/// More bind mounts and mounts over each other than anybody has.
+const ROUNDS_MAX: usize = 1000;
+
+pub(crate) fn run(arguments: &EveryArguments) -> Result<(), Failure> {
+    match arguments.action {
+        EveryAction::Adopted => refuse_adopted(),
+        EveryAction::End => end(),
+        EveryAction::Commit => commit(),
+    }
+}
+
+fn failed(error: std::io::Error) -> Failure {
+    Failure::new(
+        Code::Failed,
+        format!("cannot read the table of mounts: {error}"),
+    )
+}
+
+/// At the next start they would be empty, and their files elsewhere.
+fn refuse_adopted() -> Result<(), Failure> {
+    let is_adopted = |mount: &MountEntry| {
+        let store = mount.source.to_string_lossy();
+        mount.is_fuse() && mount.has_subtype("mobifs") && store.ends_with(STORE_SUFFIX)
+    };
+    let table = mounts().map_err(failed)?;
+    match table.iter().find(|mount| is_adopted(mount)) {
+        None => Ok(()),
+        Some(mount) => Err(Failure::new(
+            Code::InUse,
+            format!(
+                "{place} is adopted; `mobifs unadopt {place}` makes it an ordinary directory again",
+                place = printable_path(&mount.mountpoint)
+            ),
+        )),
+    }
+}
+
+/// Ends all, with everything committed. What is in use is named and stays.
+fn end() -> Result<(), Failure> {
+    for _ in 0..ROUNDS_MAX {
+        let found = own_mounts().map_err(failed)?;
+        if found.is_empty() {
+            break;
+        }
+        let failures: Vec<_> = found
+            .iter()
+            .filter_map(|mount| end_one(mount).err())
+            .collect();
+        if let Some((last, others)) = failures.split_last() {
+            others.iter().for_each(|failure| tell(&failure.message));
+            return Err(last.clone());
+        }
+    }
+    wait_for_processes()
+}
+
+fn end_one(mount: &MountEntry) -> Result<(), Failure> {
+    let ended = if mount.is_fuse() {
+        umount::run(&UmountArguments {
+            lazy: false,
+            mountpoint: mount.mountpoint.clone(),
+        })
+    } else {
+        steer::stop(&mount.mountpoint)
+    };
+    // It may have ended by itself.
+    ended.or_else(|failure| {
+        if mount.is_in_table() {
+            Err(failure)
+        } else {
+            Ok(())
+        }
+    })
+}
+
+/// Daemons are left that the table of mounts does not show: of lazily unmounted mounts, in other mount namespaces.
+fn wait_for_processes() -> Result<(), Failure> {
+    let start = Instant::now();
+    loop {
+        let left = daemon_processes();
+        let Some(process) = left.first() else {
+            return Ok(());
+        };
+        if start.elapsed() >= END_WAIT {
+            return Err(still_runs(process));
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+fn still_runs(process: &DaemonProcess) -> Failure {
+    Failure::new(
+        Code::InUse,
+        format!(
+            "process {} still serves {}, which was unmounted lazily and is in use, or is mounted in another mount \
+             namespace: end the programs that use it, or unmount it there",
+            process.pid,
+            printable_path(process.last_word())
+        ),
+    )
+}
+
+/// Commits all at the same time: one that does not answer holds up none of the others.
+fn commit() -> Result<(), Failure> {
+    let found = own_mounts().map_err(failed)?;
+    let detached = detached_mounts().map_err(failed)?;
+    thread::scope(|scope| {
+        let of_mounts = found
+            .iter()
+            .map(|mount| scope.spawn(|| commit_by(ControlClient::connect(&mount.mountpoint)?)));
+        let mut threads: Vec<_> = of_mounts.collect();
+        let of_others = detached.into_iter();
+        threads.extend(of_others.map(|client| scope.spawn(|| commit_by(client))));
+        let mut result = Ok(());
+        for thread in threads {
+            if let Ok(Err(failure)) = thread.join() {
+                tell(&failure.message);
+                result = Err(failure);
+            }
+        }
+        result
+    })
+}
+
+fn commit_by(mut client: ControlClient) -> Result<(), Failure> {
+    let request = Request::Sync {
+        app: None,
+        apply: false,
+    };
+    let patience = AnswerPatience {
+        report: |_| {},
+        ..AS_LONG_AS_IT_TAKES
+    };
+    match client.ask(&request, &patience)? {
+        Reply::Error { kind, message } => Err(Failure::new(kind.into(), message)),
+        _ => Ok(()),
+    }
+}
