@@ -437,6 +437,11 @@ fn serve(stream: &UnixStream, handler: &dyn LineHandler, active: &Active) -> io:
         if line.is_empty() {
             return Ok(());
         }
+        // Its rest would be taken for requests of their own, so nothing more is read.
+        if line.len() as u64 == REQUEST_BYTES_MAX && !line.ends_with(b"\n") {
+            let why = format!("a request has more than {REQUEST_BYTES_MAX} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
         // It gave up while this process stood still, or had no thread for it.
         if client.has_gone() {
             return Ok(());
@@ -488,6 +493,24 @@ mod tests {
             self.0.lock().push(line.to_vec());
             line.to_vec()
         }
+    }
+
+    /// The rest of a request that was too long was carried out as others.
+    #[test]
+    fn a_request_that_is_too_long_ends_the_connection() {
+        let handler = Noting::default();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let sender = std::thread::spawn(move || {
+            let long = vec![b'x'; REQUEST_BYTES_MAX as usize];
+            // The other side may have closed it.
+            let _sent = { &ours }.write_all(&long);
+            let _sent = { &ours }.write_all(b"\nhidden\n");
+        });
+        let ended = super::serve(&theirs, &handler, &Active::default());
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::InvalidData);
+        drop(theirs);
+        sender.join().unwrap();
+        assert!(handler.0.lock().is_empty());
     }
 
     /// Found by strangers: a command that had said that there was no answer was carried out later all the same.
