@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mobifs_daemon::predecessor::WAIT_DEFAULT;
 
@@ -177,6 +178,16 @@ pub(crate) enum Command {
 fn whole_number(text: &str) -> Result<u64, String> {
     text.parse()
         .map_err(|_| format!("\"{text}\" is not a whole number from 0 on"))
+}
+
+/// The name of an app, which is not empty: nothing would be done to any.
+fn app_name() -> impl TypedValueParser<Value = OsString> {
+    OsStringValueParser::new().try_map(|name| {
+        if name.is_empty() {
+            return Err("no app has an empty name, and what lies in no app is called \".\"");
+        }
+        Ok(name)
+    })
 }
 
 /// What the laboratory's own program understands.
@@ -379,7 +390,7 @@ pub(crate) struct UnadoptArguments {
 #[derive(Debug, Args)]
 pub(crate) struct SyncArguments {
     /// Only this app: its path relative to the mount (`.`: what lies in no app)
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = app_name())]
     pub(crate) app: Option<OsString>,
     /// Commit only; do not apply to the lower tree
     #[arg(long)]
@@ -623,7 +634,7 @@ pub(crate) enum RunRings {
 #[derive(Debug, Args)]
 pub(crate) struct SetArguments {
     /// The app: its path relative to the mount (`.`: what lies in no app)
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = app_name())]
     pub(crate) app: OsString,
     #[command(flatten)]
     pub(crate) policy: PolicyArguments,
@@ -636,6 +647,21 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
+
+    /// Found by strangers: `sync` committed nothing, and said that all was well.
+    #[test]
+    fn an_app_without_a_name_is_refused() {
+        on_the_stack_of_a_main_thread(|| {
+            for words in [
+                &["mobifs", "sync", "--app", "", "/mnt"][..],
+                &["mobifs", "set", "--app=", "--class", "durable", "/mnt"],
+            ] {
+                let refused = Arguments::try_parse_from(words).unwrap_err();
+                assert!(refused.to_string().contains("--app"), "{refused}");
+            }
+            Arguments::try_parse_from(["mobifs", "sync", "--app", ".", "/mnt"]).unwrap();
+        });
+    }
 
     /// Programs parse in the main thread, which has 8 MiB: without optimization the frames of clap and of
     /// what it derives are large.

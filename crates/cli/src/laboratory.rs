@@ -14,7 +14,8 @@ pub(crate) fn run(command: Option<&str>, words: &[OsString]) -> Result<(), Failu
             Code::Failed,
             format!(
                 "`mobifs {}` belongs to the laboratory, whose program {PROGRAM} is neither beside \
-                 mobifs nor in the search path; `make install-lab` installs it",
+                 mobifs nor in the search path; `make install-lab` or the package \
+                 mobifs-lab installs it",
                 command.unwrap_or("lab")
             ),
         ));

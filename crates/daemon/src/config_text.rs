@@ -26,11 +26,7 @@ impl ConfigText {
         let Some(path) = path else {
             return Self::parse(String::new(), Path::new("the built-in configuration"));
         };
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
-        Self::parse(text, path)
+        Self::parse(Config::read_text(path)?, path)
     }
 
     /// The text that a predecessor handed over.

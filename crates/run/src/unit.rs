@@ -33,6 +33,9 @@ pub enum UnitError {
         /// What systemctl says.
         reason: String,
     },
+    /// There are no files of it.
+    #[error("there is no unit {0}: `systemctl list-unit-files` shows those that there are")]
+    Missing(String),
     /// No command to run.
     #[error("the unit {0} has no ExecStart= to be run: only services have")]
     NoCommand(String),
@@ -93,7 +96,7 @@ impl DropIn {
             let said = String::from_utf8_lossy(&output.stderr);
             return Err(unknown(said.trim().replace('\n', " ")));
         }
-        let service = Service::parse(&String::from_utf8_lossy(&output.stdout));
+        let service = Service::of(&unit, &output.stdout)?;
         let name = unit
             .rsplit_once('.')
             .map_or(unit.as_str(), |(name, _)| name);
@@ -158,6 +161,15 @@ struct Service {
 }
 
 impl Service {
+    /// What `systemctl cat` has printed of the unit.
+    fn of(unit: &str, printed: &[u8]) -> Result<Self, UnitError> {
+        // Where systemd does not run, systemctl calls that no failure.
+        if printed.trim_ascii().is_empty() {
+            return Err(UnitError::Missing(unit.to_owned()));
+        }
+        Ok(Self::parse(&String::from_utf8_lossy(printed)))
+    }
+
     /// Reads a unit file with its drop-ins, one after the other.
     fn parse(text: &str) -> Self {
         let mut service = Self::default();
@@ -251,6 +263,16 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Found by strangers: it was said to have no command.
+    #[test]
+    fn a_unit_that_does_not_exist_is_called_so() {
+        let refused = Service::of("foo.service", b"\n").unwrap_err().to_string();
+        assert!(
+            refused.contains("there is no unit foo.service"),
+            "{refused}"
+        );
+    }
 
     const UNIT: &str = "\
 # /lib/systemd/system/db.service

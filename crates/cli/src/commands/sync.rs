@@ -18,7 +18,7 @@ pub(crate) fn run(arguments: &SyncArguments) -> Result<(), Failure> {
             .rev()
             .take_while(|&&byte| byte == b'/');
         match name.as_bytes().split_at(name.len() - slashes.count()).0 {
-            // "/" and "" mean what "." means.
+            // "/" means what "." means.
             b"" => AppName::from("."),
             name => AppName::from(name),
         }

@@ -15,6 +15,19 @@ fn message(text: &str) -> String {
     parse(text).unwrap_err().to_string()
 }
 
+/// Found by strangers: a device without an end was read until the memory was used up.
+#[test]
+fn a_file_without_an_end_is_refused() {
+    let refused = Config::load(Path::new("/dev/zero"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.contains("/dev/zero: it is larger than 1 MiB"),
+        "{refused}"
+    );
+    Config::load(Path::new("/dev/null")).unwrap();
+}
+
 #[test]
 fn every_key_is_understood() {
     let config = parse(

@@ -26,7 +26,12 @@ pub(super) fn serve(
     text: &dyn Fn(Format) -> Result<String, Failure>,
 ) -> Result<(), Failure> {
     let failed = |error: io::Error| {
-        Failure::new(Code::Failed, format!("cannot listen on {address}: {error}"))
+        // Of a port or a host that cannot be one.
+        let code = match error.kind() {
+            io::ErrorKind::InvalidInput => Code::Usage,
+            _ => Code::Failed,
+        };
+        Failure::new(code, format!("cannot listen on {address}: {error}"))
     };
     if address.contains('/') {
         let listener = listen_locally(Path::new(address), group).map_err(|error| match error {
@@ -215,6 +220,13 @@ impl<'a> Request<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Found by strangers: it was no error of usage.
+    #[test]
+    fn a_port_that_cannot_be_one_is_an_error_of_usage() {
+        let refused = serve("127.0.0.1:99999", None, &|_| Ok(String::new())).unwrap_err();
+        assert_eq!(refused.code, Code::Usage, "{refused}");
+    }
 
     fn asked(request: &str) -> String {
         let (mut here, mut there) = UnixStream::pair().unwrap();
