@@ -160,8 +160,7 @@ fn sqlite(path: &Path, error: &rusqlite::Error) -> AgeError {
     }
 }
 
-/// The path for SQLite's parser of URIs. Names of the tree are plain; those above it may not be. What a durable write
-/// costs is not measured: each new database would write 7 MB for that, most of what a day writes at a small scale.
+/// The path for SQLite's parser of URIs. Names of the tree are plain; those above it may not be.
 fn uri(path: &Path) -> String {
     use std::os::unix::ffi::OsStrExt as _;
     let mut text = "file:".to_owned();
@@ -172,7 +171,7 @@ fn uri(path: &Path) -> String {
             text.push_str(&format!("%{byte:02x}"));
         }
     }
-    text + "?vfs=mobifs&journal_bytes=1MiB&direct_write_max_bytes=0"
+    text + "?vfs=mobifs&journal_bytes=1MiB"
 }
 
 #[cfg(test)]
