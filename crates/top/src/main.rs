@@ -24,6 +24,8 @@ use mount::Mount;
 
 /// How long a key that was pressed waits at most while nothing happens.
 const KEY_WAIT: Duration = Duration::from_millis(100);
+/// Keys that are taken between two pictures, at most.
+const EVENTS_MAX: usize = 10_000;
 
 const KEYS: &str = "\
 Keys:
@@ -87,11 +89,19 @@ fn show(
     let mut asked = Instant::now();
     loop {
         terminal.draw(|frame| view::draw(frame, model))?;
-        let wait = interval.saturating_sub(asked.elapsed());
-        if event::poll(wait.min(KEY_WAIT))?
-            && let Event::Key(key) = event::read()?
-            && key.kind == KeyEventKind::Press
-        {
+        let mut wait = interval.saturating_sub(asked.elapsed()).min(KEY_WAIT);
+        // All that waits: drawn one by one, pasted text took seconds.
+        for _ in 0..EVENTS_MAX {
+            if !event::poll(wait)? {
+                break;
+            }
+            wait = Duration::ZERO;
+            let Event::Key(key) = event::read()? else {
+                continue;
+            };
+            if key.kind != KeyEventKind::Press {
+                continue;
+            }
             match model.key(key) {
                 Some(Action::End) => return Ok(()),
                 Some(Action::Ask(request, what)) => {
