@@ -95,7 +95,7 @@ pub fn runtime_directories_of(user: u32) -> Vec<PathBuf> {
 /// directory, until it is dropped.
 #[derive(Debug)]
 pub struct DirectoryLock {
-    _locked: File,
+    locked: File,
 }
 
 impl DirectoryLock {
@@ -106,7 +106,16 @@ impl DirectoryLock {
     pub fn acquire(directory: &Path) -> io::Result<Self> {
         let directory = File::open(directory)?;
         flock(&directory, FlockOperation::LockExclusive)?;
-        Ok(Self { _locked: directory })
+        Ok(Self { locked: directory })
+    }
+
+    /// Whether the directory at this path is the one that is locked: another process may have removed
+    /// that, and made another.
+    pub fn is_of(&self, directory: &Path) -> bool {
+        let identity = |about: &std::fs::Metadata| (about.dev(), about.ino());
+        let locked = self.locked.metadata();
+        let there = std::fs::symlink_metadata(directory);
+        matches!((locked, there), (Ok(locked), Ok(there)) if identity(&locked) == identity(&there))
     }
 
     /// The lock, if nobody has it now.
@@ -116,7 +125,7 @@ impl DirectoryLock {
     pub fn try_acquire(directory: &Path) -> io::Result<Option<Self>> {
         let directory = File::open(directory)?;
         match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Self { _locked: directory })),
+            Ok(()) => Ok(Some(Self { locked: directory })),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(errno) => Err(errno.into()),
         }

@@ -137,7 +137,7 @@ impl Notes {
             let lock = DirectoryLock::acquire(&self.directory);
             match lock {
                 // The one who had it before may have removed the last note, and the directory.
-                Ok(lock) if self.directory.is_dir() => return Ok(lock),
+                Ok(lock) if lock.is_of(&self.directory) => return Ok(lock),
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(cannot("lock", &self.directory)(error));
                 }
@@ -317,6 +317,27 @@ mod tests {
 
     fn notes(base: &Path) -> Notes {
         Notes::of_user(Some(&base.join("mobifs/adopted"))).unwrap()
+    }
+
+    /// One that waited for the lock of a directory that was removed and made again locked nothing, and its note
+    /// had no directory in the end.
+    #[test]
+    fn the_lock_is_that_of_the_directory_that_is_there() {
+        let base = tempfile::tempdir().unwrap();
+        let notes = notes(base.path());
+        let first = notes.lock().unwrap();
+        let waiting = std::thread::spawn({
+            let notes = notes.clone();
+            move || notes.lock().unwrap()
+        });
+        // It waits, or comes later and finds the new directory: right in both cases.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        fs::remove_dir(notes.directory()).unwrap();
+        fs::create_dir(notes.directory()).unwrap();
+        drop(first);
+        let lock = waiting.join().unwrap();
+        assert!(lock.is_of(notes.directory()));
+        assert!(notes.try_lock().is_none());
     }
 
     #[test]
