@@ -2,6 +2,7 @@
 //! completions (`dist/manuals`) reads [`command`].
 #![forbid(unsafe_code)]
 
+mod adopt_arguments;
 mod arguments;
 mod commands;
 mod helper;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use mobifs_daemon::{Code, Failure};
 use serde::{Deserialize, Serialize};
 
-use crate::arguments::BootChoice;
+use crate::adopt_arguments::BootChoice;
 
 /// What mounts it when the machine or the session starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -35,7 +35,7 @@ use mobifs_volume::{arm_fault_points, fault_point};
 use serde_json::json;
 
 use super::{json_text, print, tell};
-use crate::arguments::{AdoptArguments, BootChoice, UnadoptArguments};
+use crate::adopt_arguments::{AdoptArguments, BootChoice, UnadoptArguments};
 use crate::mount_options::Options;
 use boot::Boot;
 use note::{Direction, Note, Notes};
