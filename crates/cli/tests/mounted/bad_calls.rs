@@ -120,7 +120,7 @@ const CONFIGURATIONS: &[(&str, &[&str])] = &[
     ("battery_low_percent = 101", &[", line 1: battery_low_percent: must be at most 100"]),
     ("status_group = \"\"", &[", line 1: status_group: \"\" is not the name of a group"]),
     ("[history]\nkeep_count = 5000", &[", line 2: history.keep_count: must be at most 1000"]),
-    ("\"\\u001b[31mkey\" = 1", &[", line 1: \\u001b[31mkey: there is no key"]),
+    ("\"\\u001b[31mkey\" = 1", &[", line 1: \\u{1b}[31mkey: there is no key"]),
 ];
 
 /// What is said has the needles, in order of nothing; it is one sentence, or the parser's message with
