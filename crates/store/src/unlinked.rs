@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::StoreError;
 use crate::apply;
 use crate::apply::limbo;
-use crate::apply::settle;
+use crate::apply::materialize;
 use crate::apply::stage;
 use crate::apply::work::Applier;
 use crate::locks::RankedMutex;
@@ -44,10 +44,10 @@ pub(crate) fn spill<L: Lower>(
             return Err(StoreError::lower(action)(Errno::NOSPC.into()));
         }
     }
-    if epoch.unsettled().is_source(id, ByteRange::from(0)) {
+    if epoch.outstanding_copies().is_source(id, ByteRange::from(0)) {
         // It had a name when content of it was copied.
         epoch.invalidate_tail(overlay.lower(), overlay.sink())?;
-        settle::settle(overlay, applier, &mut epoch)?;
+        materialize::materialize(overlay, applier, &mut epoch)?;
     }
     let _tree = overlay.hold_names();
     let handle = match lookup::handle(overlay, id)? {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use mobifs_base::{ObjectId, PAGE_BYTES_U64, Page, PageIndex};
 
-use crate::apply::settle;
+use crate::apply::materialize;
 use crate::apply::stage;
 use crate::apply::work::Applier;
 use crate::commit::counters::CommitCounters;
@@ -147,7 +147,7 @@ fn begin_ahead<L: Lower>(
         return None;
     }
     // If this fails, the apply repeats and reports it.
-    settle::settle(overlay, applier, &mut epoch).ok()?;
+    materialize::materialize(overlay, applier, &mut epoch).ok()?;
     content.is_ahead = true;
     Some((objects, content.applies))
 }

@@ -4,7 +4,7 @@
 //! be repeated after any partial earlier attempt. The order matters for crashes only at the
 //! barriers:
 //!
-//! 0. The journal is made independent of what is overwritten ([`settle`]).
+//! 0. The journal is made independent of what is overwritten ([`materialize`]).
 //! 1. New objects are made in `stage/`, complete, unless their commit has done so.
 //! 2. Content of existing files is brought up to date in place, except for what was written ahead,
 //!    during commits ([`ahead`]). *Barrier*, then the journal records that renames begin, and the
@@ -27,11 +27,11 @@ pub(crate) mod content;
 pub(crate) mod deleted;
 pub(crate) mod externally_modified;
 pub(crate) mod limbo;
+pub(crate) mod materialize;
 pub(crate) mod preallocation;
 pub(crate) mod refused;
 mod rename_steps;
 pub(crate) mod reserve;
-pub(crate) mod settle;
 pub(crate) mod spare;
 pub(crate) mod stage;
 mod tree;
@@ -78,7 +78,7 @@ pub(crate) fn apply_pending<L: Lower>(
         // A failed record of inodes may be found after a crash: it must be invalid before other
         // inodes replace them.
         epoch.invalidate_tail(overlay.lower(), overlay.sink())?;
-        settle::settle(overlay, applier, epoch)?;
+        materialize::materialize(overlay, applier, epoch)?;
         // Steps that the journal records as done must not be repeated: a crash in the middle would
         // leave a state that recovery does not examine.
         if epoch.rename_mark() != RenameMark::ContentDone {
@@ -101,6 +101,7 @@ fn begin_epoch<L: Lower>(
     refused: &mut Refused,
 ) -> Result<(), StoreError> {
     let (empty, carried) = epoch.begin_next(overlay.lower())?;
+    overlay.state_mut().release_copied_from();
     let (records, outcome) = match carried {
         Some(carried) => (carried.records, Err(carried.error)),
         None => (Vec::new(), Ok(())),
@@ -329,7 +330,7 @@ pub(crate) fn gain_room<L: Lower>(
         RoomSource::Reserve => Ok(reserve::spend_reserve(overlay, applier.reserve())),
         _ if is_applied => Ok(false),
         // The journal may have copies of what is in them.
-        RoomSource::DeletedFiles if !epoch.unsettled().is_settled() => Ok(false),
+        RoomSource::DeletedFiles if !epoch.outstanding_copies().is_empty() => Ok(false),
         RoomSource::ObsoleteStaged => limbo::free_staged(overlay),
         RoomSource::DeletedFiles => {
             let (found, had_blocks) = deleted::free_deleted(overlay)?;

@@ -22,8 +22,8 @@ use crate::commit::database_logs::{DatabaseLog, DatabaseLogs};
 use crate::commit::shape;
 use crate::log::codec;
 use crate::log::epoch::Epoch;
+use crate::log::outstanding_copies::{MATERIALIZED_PAGE_BYTES, OutstandingCopies};
 use crate::log::record::{CopiedBytes, Record, diff};
-use crate::log::unsettled::{SETTLED_PAGE_BYTES, Unsettled};
 use crate::lower::Lower;
 use crate::overlay::Overlay;
 
@@ -40,11 +40,11 @@ pub(super) struct Copier<'a, L: Lower> {
     reads: &'a BaseReads,
     transaction: &'a Transaction,
     logs: MutexGuard<'a, DatabaseLogs>,
-    /// Journal that is left for settling what is copied.
+    /// Journal that is left for materializing what is copied.
     free_bytes: u64,
     /// Files that were copied from.
     sources: BTreeSet<ObjectId>,
-    unsettled: &'a Unsettled,
+    outstanding: &'a OutstandingCopies,
 }
 
 impl<'a, L: Lower> Copier<'a, L> {
@@ -74,7 +74,7 @@ impl<'a, L: Lower> Copier<'a, L> {
             logs,
             free_bytes,
             sources: BTreeSet::new(),
-            unsettled: epoch.unsettled(),
+            outstanding: epoch.outstanding_copies(),
         })
     }
 
@@ -88,7 +88,32 @@ impl<'a, L: Lower> Copier<'a, L> {
         let pages = self.transaction.pages.get(&id)?;
         let log = self.logs.find(self.overlay, self.transaction, id)?;
         let known = (log.kind, log.database);
+        if !self.keep_sources(id, known.1) {
+            // The database is looked for again with the next transaction.
+            self.logs.remove(id);
+            return None;
+        }
         Log::new(self.overlay, self.reads, id, pages, known)
+    }
+
+    /// Both keep their ids from here on; false if the database has lost its id already.
+    fn keep_sources(&self, log: ObjectId, database: ObjectId) -> bool {
+        let is_kept = {
+            let state = self.overlay.state();
+            state.is_copied_from(log) && state.is_copied_from(database)
+        };
+        if is_kept {
+            return true;
+        }
+        let mut state = self.overlay.state_mut();
+        let mut changed = self.transaction.objects.iter();
+        let is_known = state.table.get(database).is_some()
+            || state.pending.mentions(database)
+            || changed.any(|object| object.id == database);
+        if is_known {
+            state.keep_copied_from([log, database]);
+        }
+        is_known
     }
 
     /// The record of a page as a copy, if that is worth it.
@@ -100,7 +125,8 @@ impl<'a, L: Lower> Copier<'a, L> {
         base: &BasePage,
         literal: Record,
     ) -> Record {
-        if literal.content_bytes() < CHANGED_BYTES_MIN || self.free_bytes < SETTLED_PAGE_BYTES {
+        if literal.content_bytes() < CHANGED_BYTES_MIN || self.free_bytes < MATERIALIZED_PAGE_BYTES
+        {
             return literal;
         }
         let Some(known) = self.logs.get(log.id) else {
@@ -118,8 +144,8 @@ impl<'a, L: Lower> Copier<'a, L> {
             self.sources
                 .extend(copies.iter().map(|copied| copied.source));
         }
-        if !self.unsettled.has_page(log.id, index) {
-            self.free_bytes -= SETTLED_PAGE_BYTES;
+        if !self.outstanding.has_page(log.id, index) {
+            self.free_bytes -= MATERIALIZED_PAGE_BYTES;
         }
         copied
     }

@@ -42,6 +42,11 @@ impl DatabaseLogs {
         self.known.get_mut(&id)
     }
 
+    /// What is known of this log is not true any more.
+    pub(super) fn remove(&mut self, id: ObjectId) {
+        self.known.remove(&id);
+    }
+
     /// The log that this object is, if it is one.
     pub(super) fn find<L: Lower>(
         &mut self,

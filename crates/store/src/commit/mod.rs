@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use mobifs_base::{ByteRange, ObjectId, ObjectState, Page, PageIndex, RangeSet, Room};
 
 use crate::apply;
+use crate::apply::materialize;
 use crate::apply::preallocation::give_back;
 use crate::apply::reserve;
-use crate::apply::settle;
 use crate::apply::spare;
 use crate::apply::work::Applier;
 use crate::commit::base::{Base, BasePage};
@@ -45,7 +45,7 @@ type KeptPages = Vec<(ObjectId, PageIndex, Page)>;
 /// 2. Renames of an apply that failed are made durable: the journal may rely on them from here on.
 /// 3. Data that goes directly to its place is written and made durable, only where the journal
 ///    durably says that nothing is there. A crash before step 4 leaves no trace of it. Where an earlier
-///    transaction has copied from there, that is [settled](settle) first.
+///    transaction has copied from there, that is [materialized](materialize) first.
 /// 4. The journal's write is the commit: after a crash the transaction is found if, and only if, it
 ///    is whole.
 /// 5. The overlay takes it over, so that readers see it only when it is durable.
@@ -74,12 +74,12 @@ pub(crate) fn commit<L: Lower>(
     let _content = placement::may_place(&transaction).then(|| applier.content());
     let _tree = overlay.hold_names();
     let runs = direct::choose_direct(overlay, applier, counters, epoch, &transaction)?;
-    let unsettled = epoch.unsettled();
+    let outstanding = epoch.outstanding_copies();
     if runs
         .iter()
-        .any(|run| unsettled.is_source(run.object, run.range))
+        .any(|run| outstanding.is_source(run.object, run.range))
     {
-        settle::settle(overlay, applier, epoch)?;
+        materialize::materialize(overlay, applier, epoch)?;
     }
     let written_directly = reserve::with_reserve(overlay, applier.reserve(), || {
         direct::write_direct(overlay, applier, &runs, &transaction)

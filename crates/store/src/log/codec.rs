@@ -41,7 +41,7 @@ const FOUND: u8 = 11;
 const RENAME_MARK_IN_PART: u8 = 12;
 const COPIED: u8 = 13;
 const COPIED_FRESH: u8 = 14;
-const SETTLED: u8 = 15;
+const MATERIALIZED: u8 = 15;
 
 /// [`OBJECT`] flag: the object is created by this transaction.
 const CREATED: u8 = 1;
@@ -158,7 +158,7 @@ fn put_record(sink: &mut impl Sink, record: &Record) {
             child,
         } => put_dentry(sink, *parent, name, *child),
         Record::Bytes { .. } | Record::Copied { .. } => put_page(sink, record),
-        Record::Settled => sink.put(&[SETTLED]),
+        Record::Materialized => sink.put(&[MATERIALIZED]),
         Record::Direct { object, range } => {
             sink.put(&[DIRECT]);
             put_id(sink, *object);
@@ -283,7 +283,7 @@ fn take_record(cursor: &mut Reader<'_>) -> Result<Record, Malformed> {
             runs: take_list(cursor, take_run)?,
             crc32c: cursor.u32()?,
         },
-        SETTLED => Record::Settled,
+        MATERIALIZED => Record::Materialized,
         DIRECT => Record::Direct {
             object: take_id(cursor)?,
             range: take_range(cursor)?,

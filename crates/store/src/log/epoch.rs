@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 
 use crate::calibration::{Calibration, WriteTimes};
 use crate::log::Log;
+use crate::log::outstanding_copies::OutstandingCopies;
 use crate::log::overflow::{self, Overflow};
 use crate::log::record::Record;
-use crate::log::unsettled::Unsettled;
 use crate::lower::Lower;
 use crate::{Intent, RestartSink, StoreError};
 
@@ -90,7 +90,7 @@ pub(crate) struct Epoch<H> {
     next_overflow: u64,
     /// The journal's record of renames in this epoch.
     rename_mark: RenameMark,
-    unsettled: Unsettled,
+    outstanding: OutstandingCopies,
     /// Names were renamed since the lower filesystem was last synced as a whole.
     has_unsynced_renames: bool,
     /// The carried records of the next epoch, while its superblock is not in force.
@@ -109,14 +109,14 @@ impl<H> Epoch<H> {
         recorded: HashSet<ObjectId>,
         next_overflow: u64,
         rename_mark: RenameMark,
-        unsettled: Unsettled,
+        outstanding: OutstandingCopies,
     ) -> Self {
         let epoch = Self {
             log,
             recorded,
             next_overflow,
             rename_mark,
-            unsettled,
+            outstanding,
             // The log is made durable before it is used.
             has_unsynced_renames: false,
             carried: None,
@@ -142,30 +142,32 @@ impl<H> Epoch<H> {
     }
 
     /// The copies in the journal that need their sources.
-    pub(crate) const fn unsettled(&self) -> &Unsettled {
-        &self.unsettled
+    pub(crate) const fn outstanding_copies(&self) -> &OutstandingCopies {
+        &self.outstanding
     }
 
     /// No record of a copy in the journal needs its source any more, and there will be none.
-    pub(crate) fn mark_settled(&mut self) {
-        self.unsettled.settle();
+    pub(crate) fn mark_materialized(&mut self) {
+        self.outstanding.clear();
         self.publish();
     }
 
     /// Whether the next transaction may have records of copies.
     pub(crate) fn may_copy(&self) -> bool {
-        self.unsettled.may_copy() && self.rename_mark == RenameMark::NotBegun
+        self.outstanding.may_copy() && self.rename_mark == RenameMark::NotBegun
     }
 
     /// A transaction with these records is written next. Also if that fails they count: they may be
     /// found after a power cut.
     pub(crate) fn add_copies(&mut self, records: &[Record]) {
-        records.iter().for_each(|record| self.unsettled.add(record));
+        records
+            .iter()
+            .for_each(|record| self.outstanding.add(record));
     }
 
     /// Journal that commits leave free: an apply needs it.
     pub(crate) fn kept_bytes(&self) -> u64 {
-        BIND_RESERVE_BYTES + self.unsettled.settled_bytes_max()
+        BIND_RESERVE_BYTES + self.outstanding.materialized_bytes_max()
     }
 
     /// Bytes that are free for the next transaction.
@@ -356,7 +358,7 @@ impl<H> Epoch<H> {
         }
         let empty = self.empty();
         self.rename_mark = RenameMark::NotBegun;
-        self.unsettled = Unsettled::of_new_epoch(self.log.may_copy());
+        self.outstanding = OutstandingCopies::of_new_epoch(self.log.may_copy());
         self.publish();
         let mut carried = self.carried.take();
         self.recorded = carried.as_mut().map_or_else(HashSet::new, |carried| {
@@ -442,7 +444,7 @@ impl<H> Epoch<H> {
         let (used_bytes, total_bytes) = (self.log.used_bytes(), self.log.total_bytes());
         debug_assert!(used_bytes <= total_bytes, "{used_bytes} of {total_bytes}");
         // What an apply needs first is not free either.
-        let used_bytes = (used_bytes + self.unsettled.settled_bytes_max()).min(total_bytes);
+        let used_bytes = (used_bytes + self.outstanding.materialized_bytes_max()).min(total_bytes);
         self.usage.used_bytes.store(used_bytes, Ordering::Relaxed);
         self.usage.total_bytes.store(total_bytes, Ordering::Relaxed);
         let direct_bytes_max = self.log.direct_bytes_max();

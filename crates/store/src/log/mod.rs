@@ -7,6 +7,7 @@ pub(crate) mod epoch;
 pub(crate) mod header;
 pub(crate) mod identity;
 pub(crate) mod open;
+pub(crate) mod outstanding_copies;
 pub(crate) mod overflow;
 mod read_ahead;
 pub(crate) mod record;
@@ -15,7 +16,6 @@ pub(crate) mod superblock;
 #[cfg(test)]
 mod tests;
 mod threshold;
-pub(crate) mod unsettled;
 pub(crate) mod window;
 
 use std::io;

@@ -66,7 +66,7 @@ pub enum Record {
     },
     /// Every page that a [`Record::Copied`] of an earlier transaction changed and that still counts is
     /// in this transaction, as [`Record::Bytes`]. What was copied may be overwritten from here on.
-    Settled,
+    Materialized,
     /// The content of this range is already in the object's lower inode.
     Direct {
         /// The file.

@@ -327,7 +327,7 @@ impl Pending {
             }
             Record::Direct { object, range } => self.merge_direct(object, range),
             // Replaced before anything is merged.
-            Record::External { .. } | Record::Copied { .. } | Record::Settled => {}
+            Record::External { .. } | Record::Copied { .. } | Record::Materialized => {}
             Record::Bind { id, inode } => self.bind(id, inode),
         }
     }

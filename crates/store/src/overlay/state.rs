@@ -26,6 +26,10 @@ pub(crate) struct State {
     left_in_stage: HashSet<ObjectId>,
     /// Directories that the engine does not list any more, in which something is still known.
     unlisted: BTreeSet<ObjectId>,
+    /// Objects from which the journal's epoch has copies. They keep their ids: a write in place to an object that was
+    /// found again under another one would not be known as a write to a source, and the journal would
+    /// have two ids for it.
+    copied_from: HashSet<ObjectId>,
 }
 
 impl State {
@@ -37,6 +41,7 @@ impl State {
             spilled: HashMap::new(),
             left_in_stage: HashSet::new(),
             unlisted: BTreeSet::new(),
+            copied_from: HashSet::new(),
         }
     }
 
@@ -141,9 +146,23 @@ impl State {
         self.table.touch(id);
     }
 
+    pub(crate) fn is_copied_from(&self, id: ObjectId) -> bool {
+        self.copied_from.contains(&id)
+    }
+
+    /// The journal has copies from these objects, or will have.
+    pub(crate) fn keep_copied_from(&mut self, ids: impl IntoIterator<Item = ObjectId>) {
+        self.copied_from.extend(ids);
+    }
+
+    /// The journal has begun anew, without copies.
+    pub(crate) fn release_copied_from(&mut self) {
+        self.copied_from.clear();
+    }
+
     /// Drops what is known of these objects and of objects that have names only in them; unless an
-    /// object is `in_use`, or a pending change, or a known object of the lower filesystem, still
-    /// needs it. Returns what was dropped, with the name that it has in `limbo/`.
+    /// object is `in_use`, or a pending change, a copy in the journal, or a known object of the lower
+    /// filesystem, still needs it. Returns what was dropped, with the name that it has in `limbo/`.
     pub(crate) fn forget(
         &mut self,
         ids: &[ObjectId],
@@ -155,15 +174,15 @@ impl State {
             pinned,
             left_in_stage,
             unlisted,
+            copied_from,
             ..
         } = self;
         let is_needed = |id: ObjectId| {
             in_use.contains(&id)
                 || pinned.contains(&id)
                 || left_in_stage.contains(&id)
-                || pending.object(id).is_some()
-                || pending.is_linked(id)
-                || pending.dentries_of(id).next().is_some()
+                || copied_from.contains(&id)
+                || pending.mentions(id)
         };
         let mut dropped = Vec::new();
         let is_directory = |id: &ObjectId| {

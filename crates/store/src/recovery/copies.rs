@@ -1,17 +1,18 @@
 //! Records that say what content is a copy of become records of that content.
 //!
-//! As long as the epoch is not settled, the sources of its copies are in the lower filesystem as they were
+//! As long as its copies are not materialized, the sources of its copies are in the lower filesystem as they were
 //! when they were copied (`docs/FORMAT.md`, records 13 to 15). So the records are followed in order, and what
 //! each copies is what the transactions before it say, over the lower filesystem.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io;
 
 use mobifs_base::{FileKind, ObjectId, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex};
 
 use crate::StoreError;
 use crate::log::Transactions;
+use crate::log::outstanding_copies::OutstandingCopies;
 use crate::log::record::{CopiedBytes, Record, diff};
-use crate::log::unsettled::Unsettled;
 use crate::lower::{Lower, found};
 use crate::overlay::pending::{Pending, PendingPage, write_runs};
 
@@ -23,9 +24,9 @@ pub(crate) struct Sources<'a, L: Lower> {
     lower: &'a L,
     open: &'a mut Opener<'a, L::Handle>,
     opened: HashMap<ObjectId, Option<L::Handle>>,
-    /// Transactions with a lower sequence have been settled.
-    settled_at: Option<u64>,
-    unsettled: Unsettled,
+    /// Transactions with a lower sequence have been materialized.
+    materialized_at: Option<u64>,
+    outstanding: OutstandingCopies,
     /// Files with pages whose content is not what was copied.
     incomplete: BTreeSet<ObjectId>,
 }
@@ -33,8 +34,8 @@ pub(crate) struct Sources<'a, L: Lower> {
 /// What is known after all records were followed.
 #[derive(Debug, Default)]
 pub(crate) struct Followed {
-    /// The copies of the epoch that are not settled.
-    pub(crate) unsettled: Unsettled,
+    /// The copies of the epoch that are not materialized.
+    pub(crate) outstanding: OutstandingCopies,
     /// Files with pages whose content is not what was copied: another program has changed or
     /// deleted the source.
     pub(crate) incomplete: BTreeSet<ObjectId>,
@@ -45,18 +46,18 @@ impl<'a, L: Lower> Sources<'a, L> {
         lower: &'a L,
         open: &'a mut Opener<'a, L::Handle>,
         transactions: &Transactions,
-        unsettled: Unsettled,
+        outstanding: OutstandingCopies,
     ) -> Self {
-        let is_settled = |records: &[Record]| records.contains(&Record::Settled);
+        let is_materialized = |records: &[Record]| records.contains(&Record::Materialized);
         let mut newest_first = transactions.iter().rev();
-        let settled_at = newest_first.find(|(_, records)| is_settled(records));
-        let settled_at = settled_at.map(|(sequence, _)| *sequence);
+        let materialized_at = newest_first.find(|(_, records)| is_materialized(records));
+        let materialized_at = materialized_at.map(|(sequence, _)| *sequence);
         Self {
             lower,
             open,
             opened: HashMap::new(),
-            settled_at,
-            unsettled,
+            materialized_at,
+            outstanding,
             incomplete: BTreeSet::new(),
         }
     }
@@ -72,7 +73,10 @@ impl<'a, L: Lower> Sources<'a, L> {
         sequence: u64,
         records: &mut Vec<Record>,
     ) -> Result<(), StoreError> {
-        if self.settled_at.is_some_and(|settled| sequence < settled) {
+        if self
+            .materialized_at
+            .is_some_and(|materialized| sequence < materialized)
+        {
             // The content of those that still count comes later.
             records.retain(|record| !matches!(record, Record::Copied { .. }));
             return Ok(());
@@ -107,7 +111,7 @@ impl<'a, L: Lower> Sources<'a, L> {
             if !is_there || crc32c::crc32c(&page.to_array()) != *crc32c {
                 self.incomplete.insert(id);
             }
-            self.unsettled.add(record);
+            self.outstanding.add(record);
             *record = Record::Bytes {
                 object: id,
                 index,
@@ -121,7 +125,7 @@ impl<'a, L: Lower> Sources<'a, L> {
     /// All records were followed.
     pub(crate) fn finish(self) -> Followed {
         Followed {
-            unsettled: self.unsettled,
+            outstanding: self.outstanding,
             incomplete: self.incomplete,
         }
     }
@@ -189,6 +193,9 @@ impl<'a, L: Lower> Sources<'a, L> {
     }
 }
 
+/// Inodes and names, from a directory down to an object in it.
+type Way = Vec<(u64, Vec<u8>)>;
+
 /// Where the journal says that objects of the lower filesystem are.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
@@ -231,56 +238,72 @@ impl Places {
         limbo: &L::Handle,
         id: ObjectId,
     ) -> Result<Option<L::Handle>, StoreError> {
-        let failed = || StoreError::lower(format!("opening {id}, which the journal copies from"));
-        let Some((inode, FileKind::Regular, parent, name)) = self.places.get(&id) else {
+        let Some((inode, FileKind::Regular, ..)) = self.places.get(&id) else {
             return Ok(None);
         };
-        let directory;
-        let number = inode.to_string();
-        let (directory, name) = if name.is_empty() {
-            (limbo, number.as_bytes())
+        let Some((is_in_limbo, mut way)) = self.way_to(id) else {
+            return Ok(None);
+        };
+        let failed = || StoreError::lower(format!("opening {id}, which the journal copies from"));
+        let Some((_, name)) = way.pop() else {
+            return Ok(None);
+        };
+        let root;
+        let base: &L::Handle = if is_in_limbo {
+            limbo
         } else {
-            let Some(opened) = self.directory(lower, *parent)? else {
+            root = lower.root().map_err(failed())?;
+            &root
+        };
+        let mut directory: Option<L::Handle> = None;
+        for (inode, name) in way {
+            let at = directory.as_ref().unwrap_or(base);
+            let wanted = (inode, FileKind::Directory);
+            let Some(opened) = open_at(lower, at, &name, wanted).map_err(failed())? else {
                 return Ok(None);
             };
-            directory = opened;
-            (&directory, name.as_slice())
-        };
-        let stat = found(lower.stat_at(directory, name)).map_err(failed())?;
-        if stat.is_none_or(|stat| (stat.inode, stat.kind) != (*inode, FileKind::Regular)) {
-            return Ok(None);
+            directory = Some(opened);
         }
-        found(lower.open(directory, name, false)).map_err(failed())
+        let at = directory.as_ref().unwrap_or(base);
+        open_at(lower, at, &name, (*inode, FileKind::Regular)).map_err(failed())
     }
 
-    fn directory<L: Lower>(
-        &self,
-        lower: &L,
-        id: ObjectId,
-    ) -> Result<Option<L::Handle>, StoreError> {
+    /// The way to an object from the root; true: from `limbo/`, where what has no name is, under its number, also a
+    /// directory that an interrupted apply was moving.
+    fn way_to(&self, id: ObjectId) -> Option<(bool, Way)> {
         let mut way = Vec::new();
         let mut seen = HashSet::new();
         let mut at = id;
+        let mut is_in_limbo = false;
         // A forged journal may lead in circles.
-        while at != ObjectId::ROOT && seen.insert(at) {
-            let Some((inode, FileKind::Directory, parent, name)) = self.places.get(&at) else {
-                return Ok(None);
+        while at != ObjectId::ROOT && !is_in_limbo {
+            let (inode, kind, parent, name) = self.places.get(&at)?;
+            if !seen.insert(at) || (at != id && *kind != FileKind::Directory) {
+                return None;
+            }
+            is_in_limbo = name.is_empty();
+            let name = match is_in_limbo {
+                true => inode.to_string().into_bytes(),
+                false => name.clone(),
             };
             way.push((*inode, name));
             at = *parent;
         }
-        if at != ObjectId::ROOT {
-            return Ok(None);
-        }
-        let failed = || StoreError::lower(format!("opening the directory {id}"));
-        let mut handle = lower.root().map_err(failed())?;
-        for (inode, name) in way.into_iter().rev() {
-            let stat = found(lower.stat_at(&handle, name)).map_err(failed())?;
-            if stat.is_none_or(|stat| (stat.inode, stat.kind) != (inode, FileKind::Directory)) {
-                return Ok(None);
-            }
-            handle = lower.open(&handle, name, false).map_err(failed())?;
-        }
-        Ok(Some(handle))
+        way.reverse();
+        Some((is_in_limbo, way))
     }
+}
+
+/// Opens what has this name, if it has this inode and kind.
+fn open_at<L: Lower>(
+    lower: &L,
+    directory: &L::Handle,
+    name: &[u8],
+    wanted: (u64, FileKind),
+) -> io::Result<Option<L::Handle>> {
+    let stat = found(lower.stat_at(directory, name))?;
+    if stat.is_none_or(|stat| (stat.inode, stat.kind) != wanted) {
+        return Ok(None);
+    }
+    found(lower.open(directory, name, false))
 }

@@ -192,7 +192,7 @@ impl Inspection {
                 | Record::Bind { .. }
                 | Record::External { .. }
                 | Record::Found { .. }
-                | Record::Settled
+                | Record::Materialized
                 | Record::RenameMark
                 | Record::RenameMarkInPart => {}
             }

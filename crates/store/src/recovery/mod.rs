@@ -28,9 +28,9 @@ use crate::apply::work::Applier;
 use crate::calibration;
 use crate::locks::Order;
 use crate::log::epoch::{Epoch, RenameMark};
+use crate::log::outstanding_copies::OutstandingCopies;
 use crate::log::overflow;
 use crate::log::record::Record;
-use crate::log::unsettled::Unsettled;
 use crate::log::{self, LogOptions, Scanned};
 use crate::lower::Lower;
 use crate::lower::directories::Directories;
@@ -202,6 +202,8 @@ fn scan<L: Lower>(
     let followed = replayed.followed;
     let mut state = replayed.state;
     state.table.begin_fresh_above(replayed.ids_max);
+    // Some are sources of copies, also of those that were materialized.
+    state.keep_copied_from(replayed.recorded.iter().copied());
     if let Some(saved) = saved {
         state.take_over(saved);
     }
@@ -212,7 +214,7 @@ fn scan<L: Lower>(
             replayed.recorded,
             next_overflow,
             replayed.rename_mark,
-            followed.unsettled,
+            followed.outstanding,
         ),
         overlay: Overlay::new(
             order,
@@ -433,8 +435,8 @@ fn replay_over<L: Lower>(
     let places = Places::of(&scanned.transactions, &in_copy);
     let limbo: &L::Handle = own.limbo();
     let mut open = |id| places.open(lower, limbo, id);
-    let unsettled = Unsettled::of_new_epoch(log.may_copy() && log.is_empty());
-    let sources = Sources::new(lower, &mut open, &scanned.transactions, unsettled);
+    let outstanding = OutstandingCopies::of_new_epoch(log.may_copy() && log.is_empty());
+    let sources = Sources::new(lower, &mut open, &scanned.transactions, outstanding);
     replay(scanned, root_inode, log.has_rename_mark(), sources)
 }
 

@@ -100,7 +100,7 @@ impl Placed {
             | Record::RenameMark
             | Record::RenameMarkInPart
             | Record::Copied { .. }
-            | Record::Settled
+            | Record::Materialized
             | Record::External { .. } => false,
             Record::Object(state) => is_there(&state.id),
             Record::Dentry { parent, child, .. } => {

@@ -6,8 +6,8 @@ use mobifs_base::{FileKind, Name, ObjectId, Timestamp};
 
 use crate::StoreError;
 use crate::log::JOURNAL;
+use crate::log::outstanding_copies::OutstandingCopies;
 use crate::log::record::Record;
-use crate::log::unsettled::Unsettled;
 use crate::lower::{Lower, found};
 use crate::overlay::pending::Pending;
 use crate::recovery::copied;
@@ -126,7 +126,7 @@ impl Plan {
         let changed = traces::changes(&reading.lost);
         wanted.extend(changed.keys().map(|id| id.0));
         let mut tree = Tree::walk(lower, own, &wanted)?;
-        reading.resolve_copies(lower, &tree, &objects)?;
+        reading.resolve_copies(lower, own, &tree, &objects)?;
         if reading.may_be_applied
             && reading.lost.is_empty()
             && applied::is_applied(lower, &tree, &objects, &reading.intact)?
@@ -205,19 +205,20 @@ impl Reading {
     fn resolve_copies<L: Lower>(
         &mut self,
         lower: &L,
+        own: &Parts<L::Handle>,
         tree: &Tree,
         objects: &Objects,
     ) -> Result<(), StoreError> {
         let mut open = |id: ObjectId| match objects.inode(id, tree) {
-            Some(inode) => tree.open_object(lower, inode),
+            Some(inode) => tree.open_below(lower, own.limbo.as_ref(), inode),
             None => Ok(None),
         };
-        let unsettled = Unsettled::default();
-        let mut sources = Sources::new(lower, &mut open, &self.intact, unsettled);
+        let outstanding = OutstandingCopies::default();
+        let mut sources = Sources::new(lower, &mut open, &self.intact, outstanding);
         let mut pending = Pending::default();
         for (sequence, records) in &mut self.intact {
             sources.resolve(&pending, *sequence, records)?;
-            records.retain(|record| *record != Record::Settled);
+            records.retain(|record| *record != Record::Materialized);
             for record in records.iter() {
                 pending.merge_record(record.clone());
             }

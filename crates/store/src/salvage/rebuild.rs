@@ -8,9 +8,9 @@ use mobifs_base::{FileKind, Name};
 use crate::StoreError;
 use crate::apply::reserve::Reserve;
 use crate::log::epoch::{BIND_RESERVE_BYTES, Epoch, RenameMark};
+use crate::log::outstanding_copies::OutstandingCopies;
 use crate::log::record::Record;
 use crate::log::superblock::{FORMAT_VERSION, JOURNAL_BYTES_MIN, LOG_START, Superblock};
-use crate::log::unsettled::Unsettled;
 use crate::log::{DAMAGED_PREFIX, JOURNAL, Log, create, identity, open, overflow};
 use crate::lower::directories::Directories;
 use crate::lower::{JOURNAL_BLOCK_BYTES, Lower, found};
@@ -171,9 +171,9 @@ fn build<L: Lower>(
     };
     let next_overflow = next_overflow(lower, own.stage())?;
     let log: Log<L::Handle> = open::fresh(made);
-    let (recorded, unsettled) = (HashSet::new(), Unsettled::default());
+    let (recorded, outstanding) = (HashSet::new(), OutstandingCopies::default());
     let mark = RenameMark::NotBegun;
-    let mut epoch = Epoch::found(log, recorded, next_overflow, mark, unsettled);
+    let mut epoch = Epoch::found(log, recorded, next_overflow, mark, outstanding);
     for records in &plan.transactions {
         epoch.append(lower, own.stage(), records, BIND_RESERVE_BYTES)?;
     }

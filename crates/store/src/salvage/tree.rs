@@ -158,17 +158,44 @@ impl Tree {
         lower: &L,
         inode: u64,
     ) -> Result<Option<L::Handle>, StoreError> {
-        if inode == self.root {
-            return self.open(lower, inode);
+        self.open_below(lower, None, inode)
+    }
+
+    /// Opens an object that has a name in the tree, or is in `limbo/` or in a directory there.
+    pub(super) fn open_below<L: Lower>(
+        &self,
+        lower: &L,
+        limbo: Option<&L::Handle>,
+        inode: u64,
+    ) -> Result<Option<L::Handle>, StoreError> {
+        let failed = || StoreError::lower("opening a file of the store");
+        let (mut at, mut way) = (inode, Vec::new());
+        while at != self.root
+            && let Some((parent, name)) = self.places(at).first()
+        {
+            way.push(name);
+            at = *parent;
+            // As in `path`.
+            if way.len() > self.places.len() {
+                return Ok(None);
+            }
         }
-        let Some((parent, name)) = self.places(inode).first() else {
+        let mut handle = if at == self.root {
+            lower.root().map_err(failed())?
+        } else if let (Some(limbo), Some(name)) = (limbo, self.limbo.get(&at))
+            && let Some(handle) = found(lower.open(limbo, name, false)).map_err(failed())?
+        {
+            handle
+        } else {
             return Ok(None);
         };
-        let Some(directory) = self.open(lower, *parent)? else {
-            return Ok(None);
-        };
-        found(lower.open(&directory, name, false))
-            .map_err(StoreError::lower("opening a file of the store"))
+        for name in way.into_iter().rev() {
+            match found(lower.open(&handle, name, false)).map_err(failed())? {
+                Some(below) => handle = below,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(handle))
     }
 
     /// What is at a place of the tree.

@@ -89,7 +89,7 @@ fn record(u: &mut Unstructured<'_>) -> Result<Record> {
 /// One of the records that say which inode an object has, or how far an apply has come.
 fn of_apply(id: ObjectId, inode: u64) -> Record {
     if inode % 16 == 13 {
-        Record::Settled
+        Record::Materialized
     } else if inode % 16 == 9 {
         Record::RenameMarkInPart
     } else if inode % 4 == 3 {

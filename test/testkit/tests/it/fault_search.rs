@@ -7,6 +7,8 @@ use mobifs_testkit::campaign::{Campaign, number_from};
 use mobifs_testkit::faults::FaultSearchOptions;
 
 const POINTS_MIN: u64 = 2_000;
+/// Within so many points a daemon was killed after transactions were merged.
+const RARE_POINTS_MAX: u64 = 10 * POINTS_MIN;
 const HISTORIES_MIN: u64 = 2_000;
 const FIRST_SEED: u64 = 1;
 
@@ -26,7 +28,16 @@ fn every_fault_in_a_random_history_is_answered_as_promised() {
         calls_permille: 60,
         ..FaultSearchOptions::default()
     });
-    let result = campaign.run(|statistics| statistics.fault_points < points_min);
+    let result = campaign.run(|statistics| {
+        let is_rare_missing = statistics.killed_after_merge == 0;
+        // One in a hundred histories merges transactions and is killed after it.
+        let limit = if is_rare_missing {
+            RARE_POINTS_MAX
+        } else {
+            POINTS_MIN
+        };
+        statistics.fault_points < points_min.max(limit)
+    });
     let total = result.statistics;
     println!(
         "seeds {}..{}: {total}",

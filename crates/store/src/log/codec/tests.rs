@@ -217,7 +217,7 @@ pub(crate) fn record() -> BoxedStrategy<Record> {
         dentry.boxed(),
         bytes.boxed(),
         copied.boxed(),
-        Just(Record::Settled).boxed(),
+        Just(Record::Materialized).boxed(),
         direct.boxed(),
         external.boxed(),
         bind.boxed(),
@@ -479,7 +479,7 @@ fn records_keep_their_bytes() {
             inode: NonZeroU64::new(78),
         },
         copied(24, 4072, 1 << 20),
-        Record::Settled,
+        Record::Materialized,
     ];
     let golden = "010e80808080802002020364697202d9040303ff1fe807ffffffff0f8310060101ff93ebdc0380c4\
         9fd50cff93ebdc0382c49fd50cff93ebdc0306746172676574020081208040000180208140020675\

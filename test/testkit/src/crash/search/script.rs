@@ -16,6 +16,7 @@ pub(super) struct Script {
     pub(super) name: &'static str,
     /// What makes the tree that is there before the store is.
     before: fn(&mut Pen),
+    journal_bytes: u64,
     /// Transactions, and what follows each.
     steps: &'static [ScriptStep],
 }
@@ -86,6 +87,11 @@ impl Pen<'_> {
         self.0.add_entry(parent, name, second);
     }
 
+    /// A transaction in the log of the database `db` in the root, which is made if there is none.
+    fn log_page(&mut self, page: u64, row: u64) {
+        self.0.log_pages([0, page, row, 99]);
+    }
+
     fn link(&mut self, from: &str, to: &str) {
         let (id, (parent, name)) = (self.find(from), self.split(to));
         self.0.add_entry(parent, name, id);
@@ -94,7 +100,7 @@ impl Pen<'_> {
 
 impl Plan for Script {
     fn limits(&self) -> [u64; 3] {
-        [64 << 10, 8 << 10, 1 << 30]
+        [self.journal_bytes, 8 << 10, 1 << 30]
     }
 
     fn prepare(&self, world: &mut World) {
@@ -120,6 +126,7 @@ pub(super) const SCRIPTS: &[Script] = &[
     Script {
         name: "a file is saved by renaming a new one over it",
         before: |pen| pen.file("text", 5000),
+        journal_bytes: 64 << 10,
         steps: &[
             (|pen| pen.file("text.new", 6000), After::Nothing),
             (|pen| pen.rename("text.new", "text"), After::Nothing),
@@ -136,6 +143,7 @@ pub(super) const SCRIPTS: &[Script] = &[
     Script {
         name: "a database with a rollback journal",
         before: |pen| pen.file("db", 8 * PAGE_BYTES_U64),
+        journal_bytes: 64 << 10,
         steps: &[
             (|pen| pen.file("db-journal", 9000), After::Nothing),
             (
@@ -159,6 +167,7 @@ pub(super) const SCRIPTS: &[Script] = &[
             pen.file("a/b/c/file", 10);
             pen.directory("z");
         },
+        journal_bytes: 64 << 10,
         steps: &[
             (|pen| pen.exchange("a/b/c", "z"), After::Nothing),
             (
@@ -182,6 +191,7 @@ pub(super) const SCRIPTS: &[Script] = &[
             pen.file("outer/inner/file", 10);
             pen.file("outer/other", 20);
         },
+        journal_bytes: 64 << 10,
         steps: &[(
             |pen| {
                 pen.rename("outer/inner", "inner");
@@ -198,6 +208,7 @@ pub(super) const SCRIPTS: &[Script] = &[
             pen.link("one", "two");
             pen.directory("d");
         },
+        journal_bytes: 64 << 10,
         steps: &[
             (
                 |pen| {
@@ -228,6 +239,7 @@ pub(super) const SCRIPTS: &[Script] = &[
     Script {
         name: "new data goes to its place, then is cut and overwritten",
         before: |pen| pen.file("old", 30_000),
+        journal_bytes: 64 << 10,
         steps: &[
             (
                 |pen| {
@@ -262,6 +274,7 @@ pub(super) const SCRIPTS: &[Script] = &[
             pen.file("t/u/f", 10);
             pen.file("t/g", 20);
         },
+        journal_bytes: 64 << 10,
         steps: &[
             (
                 |pen| {
@@ -294,6 +307,36 @@ pub(super) const SCRIPTS: &[Script] = &[
         // in the journal if nothing else was there.
         name: "the first transaction is torn",
         before: |_| {},
+        journal_bytes: 64 << 10,
         steps: &[(|pen| pen.file("f", 12_000), After::Nothing)],
+    },
+    Script {
+        // Found by the kill search: the database was found again under another id, and the write in place
+        // was not known as one to what the journal copies from.
+        name: "a database is forgotten, and overwritten in place, while the journal copies from it",
+        before: |_| {},
+        // Room for a write in place without an apply before it.
+        journal_bytes: 512 << 10,
+        steps: &[
+            (|pen| pen.log_page(1, 5), After::Apply),
+            (|pen| pen.log_page(2, 6), After::Forget),
+            (|pen| pen.log_page(3, 7), After::Nothing),
+            (|pen| pen.truncate("db", 0), After::Nothing),
+            (|pen| pen.write("db", 0, 80_000), After::Nothing),
+            (|pen| pen.log_page(4, 8), After::Apply),
+        ],
+    },
+    Script {
+        // Found by the kill search: a successor listed it under the id that the journal has.
+        name: "a database is forgotten after its copies were materialized",
+        before: |_| {},
+        journal_bytes: 64 << 10,
+        steps: &[
+            (|pen| pen.log_page(1, 5), After::Apply),
+            (|pen| pen.log_page(2, 6), After::WriteAhead),
+            (|pen| pen.file("other", 10), After::Forget),
+            (|pen| pen.log_page(3, 7), After::Nothing),
+            (|pen| pen.file("more", 10), After::Apply),
+        ],
     },
 ];

@@ -156,7 +156,7 @@ impl KillOptions {
     }
 }
 
-/// Kills each of the scripted histories at every instant.
+/// Kills each of the scripted histories at every instant, over a filesystem with limits and over one without.
 ///
 /// # Errors
 /// The first [`Violation`].
@@ -166,8 +166,8 @@ pub fn search_scripts(options: &KillOptions) -> Result<KillStatistics, Box<Viola
         ..*options
     };
     let mut total = KillStatistics::default();
-    for script in SCRIPTS {
-        total += search_plan(script, 0, &options).map_err(|mut violation| {
+    for (seed, script) in (0..2).flat_map(|seed| SCRIPTS.iter().map(move |s| (seed, s))) {
+        total += search_plan(script, seed, &options).map_err(|mut violation| {
             violation.what = format!("\"{}\": {}", script.name, violation.what);
             violation
         })?;

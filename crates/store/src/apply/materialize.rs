@@ -20,15 +20,15 @@ use crate::overlay::pending::{PendingPage, write_runs};
 ///
 /// # Errors
 /// [`StoreError::Lower`]: nothing may be changed in place.
-pub(crate) fn settle<L: Lower>(
+pub(crate) fn materialize<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
     epoch: &mut Epoch<L::Handle>,
 ) -> Result<(), StoreError> {
-    if !epoch.unsettled().is_settled() {
+    if !epoch.outstanding_copies().is_empty() {
         let mut records: Vec<Record> = {
             let state = overlay.state();
-            let pages = epoch.unsettled().pages();
+            let pages = epoch.outstanding_copies().pages();
             // What is not pending any more was removed by a later transaction.
             let pages = pages.filter_map(|(id, index)| {
                 let page = state.pending.object(id)?.pages.get(&index)?;
@@ -41,7 +41,7 @@ pub(crate) fn settle<L: Lower>(
             });
             pages.collect()
         };
-        records.push(Record::Settled);
+        records.push(Record::Materialized);
         spare::take_for(overlay, epoch, &records, BIND_RESERVE_BYTES);
         let written = epoch.append(
             overlay.lower(),
@@ -51,7 +51,7 @@ pub(crate) fn settle<L: Lower>(
         )?;
         applier.counters().add_written(written);
     }
-    epoch.mark_settled();
+    epoch.mark_materialized();
     Ok(())
 }
 

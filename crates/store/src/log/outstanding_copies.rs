@@ -1,7 +1,7 @@
 //! Pages of which the journal has no content of its own: its records say what they are copies of.
 //!
 //! A record of a copy is good as long as its source is in the lower filesystem as it was when the record was
-//! written. So nothing is written in place that is a source before the epoch is *settled*: one
+//! written. So nothing is written in place that is a source before the copies are *materialized*: one
 //! transaction has the content of all these pages, and from there on the earlier records of copies are
 //! not needed any more (`docs/DESIGN.md#content-that-is-elsewhere-goes-to-the-journal-as-a-copy`).
 
@@ -11,17 +11,17 @@ use mobifs_base::{ByteRange, ObjectId, PAGE_BYTES_U64, PageIndex, RangeSet};
 
 use crate::log::record::{CopiedBytes, Record};
 
-/// What one page takes in the transaction that settles the epoch, at most.
-pub(crate) const SETTLED_PAGE_BYTES: u64 = PAGE_BYTES_U64 + 64;
+/// What one page takes in the transaction that materializes the copies, at most.
+pub(crate) const MATERIALIZED_PAGE_BYTES: u64 = PAGE_BYTES_U64 + 64;
 /// What that transaction takes besides, with its padding.
-const SETTLED_BYTES: u64 = 2 * PAGE_BYTES_U64;
+const MATERIALIZED_BYTES: u64 = 2 * PAGE_BYTES_U64;
 
-/// The copies of an epoch that are not settled.
+/// The copies of an epoch that are not materialized.
 #[derive(Debug, Default)]
-pub(crate) struct Unsettled {
+pub(crate) struct OutstandingCopies {
     /// Records of copies may be written: nothing of this epoch was written over what they copy.
     may_copy: bool,
-    /// The journal has records of copies that are not settled.
+    /// The journal has records of copies that are not materialized.
     has_records: bool,
     /// The pages that were copied to.
     pages: BTreeSet<(ObjectId, PageIndex)>,
@@ -29,7 +29,7 @@ pub(crate) struct Unsettled {
     sources: HashMap<ObjectId, RangeSet>,
 }
 
-impl Unsettled {
+impl OutstandingCopies {
     /// What holds of an epoch without transactions.
     pub(crate) fn of_new_epoch(may_copy: bool) -> Self {
         Self {
@@ -44,7 +44,7 @@ impl Unsettled {
     }
 
     /// Whether nothing has to be written before content is changed in place.
-    pub(crate) const fn is_settled(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         !self.has_records
     }
 
@@ -83,12 +83,12 @@ impl Unsettled {
         self.sources.entry(source).or_default().insert(range);
     }
 
-    /// Whether the page is one of those that have to be settled.
+    /// Whether the page is one of those that have to be materialized.
     pub(crate) fn has_page(&self, object: ObjectId, index: PageIndex) -> bool {
         self.pages.contains(&(object, index))
     }
 
-    /// The pages that have to be settled, where they are still pending.
+    /// The pages that have to be materialized, where they are still pending.
     pub(crate) fn pages(&self) -> impl Iterator<Item = (ObjectId, PageIndex)> + '_ {
         self.pages.iter().copied()
     }
@@ -99,18 +99,18 @@ impl Unsettled {
         ranges.is_some_and(|ranges| ranges.intersects(range))
     }
 
-    /// What the transaction takes of the journal that settles the epoch, at most.
-    pub(crate) fn settled_bytes_max(&self) -> u64 {
+    /// What the transaction takes of the journal that materializes the copies, at most.
+    pub(crate) fn materialized_bytes_max(&self) -> u64 {
         if self.has_records {
-            SETTLED_BYTES + self.pages.len() as u64 * SETTLED_PAGE_BYTES
+            MATERIALIZED_BYTES + self.pages.len() as u64 * MATERIALIZED_PAGE_BYTES
         } else {
             0
         }
     }
 
-    /// All is settled; no more records of copies are written in this epoch, because content is
+    /// All is materialized; no more records of copies are written in this epoch, because content is
     /// changed in place from now on.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 }
@@ -136,36 +136,36 @@ mod tests {
     }
 
     #[test]
-    fn whole_pages_of_sources_are_protected_until_the_epoch_is_settled() {
-        let mut unsettled = Unsettled::of_new_epoch(true);
-        assert!(unsettled.is_settled() && unsettled.settled_bytes_max() == 0);
-        unsettled.add(&copied(5, 2, 5000, 100));
-        unsettled.add(&copied(5, 2, 8100, 200));
-        let is_source = |of: &Unsettled, object, start, end| {
+    fn whole_pages_of_sources_are_protected_until_the_copies_are_materialized() {
+        let mut outstanding = OutstandingCopies::of_new_epoch(true);
+        assert!(outstanding.is_empty() && outstanding.materialized_bytes_max() == 0);
+        outstanding.add(&copied(5, 2, 5000, 100));
+        outstanding.add(&copied(5, 2, 8100, 200));
+        let is_source = |of: &OutstandingCopies, object, start, end| {
             of.is_source(ObjectId(object), ByteRange::new(start, end))
         };
-        assert!(is_source(&unsettled, 9, 4096, 4097));
-        assert!(is_source(&unsettled, 9, 12_287, 20_000));
-        assert!(!is_source(&unsettled, 9, 0, 4096));
-        assert!(!is_source(&unsettled, 9, 12_288, u64::MAX));
+        assert!(is_source(&outstanding, 9, 4096, 4097));
+        assert!(is_source(&outstanding, 9, 12_287, 20_000));
+        assert!(!is_source(&outstanding, 9, 0, 4096));
+        assert!(!is_source(&outstanding, 9, 12_288, u64::MAX));
         assert!(
-            is_source(&unsettled, 5, 8192, 8193),
+            is_source(&outstanding, 5, 8192, 8193),
             "what a page is written over"
         );
-        assert_eq!(unsettled.pages().count(), 1);
+        assert_eq!(outstanding.pages().count(), 1);
         assert_eq!(
-            unsettled.settled_bytes_max(),
-            SETTLED_BYTES + SETTLED_PAGE_BYTES
+            outstanding.materialized_bytes_max(),
+            MATERIALIZED_BYTES + MATERIALIZED_PAGE_BYTES
         );
-        unsettled.settle();
-        assert!(unsettled.is_settled() && !unsettled.may_copy());
-        assert!(!is_source(&unsettled, 9, 4096, 4097));
+        outstanding.clear();
+        assert!(outstanding.is_empty() && !outstanding.may_copy());
+        assert!(!is_source(&outstanding, 9, 4096, 4097));
     }
 
     #[test]
     fn a_source_at_the_largest_offset_does_not_overflow() {
-        let mut unsettled = Unsettled::of_new_epoch(true);
-        unsettled.add(&copied(5, 0, u64::MAX - PAGE_BYTES_U64, 4096));
-        assert!(unsettled.is_source(ObjectId(9), ByteRange::new(u64::MAX - 2, u64::MAX)));
+        let mut outstanding = OutstandingCopies::of_new_epoch(true);
+        outstanding.add(&copied(5, 0, u64::MAX - PAGE_BYTES_U64, 4096));
+        assert!(outstanding.is_source(ObjectId(9), ByteRange::new(u64::MAX - 2, u64::MAX)));
     }
 }
