@@ -25,7 +25,7 @@ mod port;
 mod serve;
 
 pub use clock::Scale;
-pub use control::{ControlError, DeviceCounts, ErrorKind, RemapPair, Reply, Request, ask};
+pub use control::{ControlError, DeviceCounts, ErrorKind, RemapPair, Reply, Request, ask, rest};
 pub use guard::guard;
 pub use image::ImageError;
 pub use journal::{

@@ -3,12 +3,12 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use mobifs_advisor::{AdviceReport, Options, advise};
 use mobifs_device_model::Preset;
 use mobifs_device_server::{
-    DeviceCounts, EndHandle, Reply, Request, Scale, ServeOptions, Served, ask,
+    DeviceCounts, EndHandle, Reply, Request, Scale, ServeOptions, Served, ask, rest,
 };
 use tempfile::TempDir;
 
@@ -16,28 +16,6 @@ pub(crate) struct Disk {
     pub(crate) base: TempDir,
     served: Option<(Served, EndHandle)>,
     is_mounted: bool,
-    _turn: Turn,
-}
-
-/// What one test counts on its device others change by what they write and make durable elsewhere: the kernel writes
-/// what was announced to be remapped.
-static TURNS: RwLock<()> = RwLock::new(());
-
-/// Held as long as a disk is there.
-#[expect(dead_code, reason = "it is held, and not looked at")]
-enum Turn {
-    Shared(RwLockReadGuard<'static, ()>),
-    Alone(RwLockWriteGuard<'static, ()>),
-}
-
-impl Turn {
-    fn shared() -> Self {
-        Self::Shared(TURNS.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn alone() -> Self {
-        Self::Alone(TURNS.write().unwrap_or_else(PoisonError::into_inner))
-    }
 }
 
 pub(crate) fn succeed(command: &mut Command) {
@@ -46,7 +24,7 @@ pub(crate) fn succeed(command: &mut Command) {
 }
 
 impl Disk {
-    fn empty(turn: Turn) -> Self {
+    fn empty() -> Self {
         let parent = std::env::var_os("MOBIFS_SCRATCH").unwrap_or_else(|| "/var/tmp".into());
         let base = tempfile::Builder::new()
             .prefix("mobifs-advise-")
@@ -55,7 +33,6 @@ impl Disk {
             base: base.unwrap(),
             served: None,
             is_mounted: false,
-            _turn: turn,
         };
         fs::create_dir(disk.path()).unwrap();
         disk
@@ -71,20 +48,11 @@ impl Disk {
 
     /// An ext4 on a served device that only counts time; none, and the test is skipped, where that cannot be.
     pub(crate) fn served(mebibytes: u64) -> Option<Self> {
-        Self::served_in(mebibytes, Turn::shared)
-    }
-
-    /// The same, while no other test of this program has a disk.
-    pub(crate) fn served_alone(mebibytes: u64) -> Option<Self> {
-        Self::served_in(mebibytes, Turn::alone)
-    }
-
-    fn served_in(mebibytes: u64, turn: fn() -> Turn) -> Option<Self> {
         let no_loop = || (!Path::new("/dev/loop-control").exists()).then_some("no loop devices");
         if !mobifs_skip::can(mobifs_skip::why_no_mounts().or_else(no_loop)) {
             return None;
         }
-        let mut disk = Self::empty(turn());
+        let mut disk = Self::empty();
         let options = ServeOptions {
             image: disk.image(),
             size_bytes: Some(mebibytes << 20),
@@ -137,7 +105,7 @@ impl Disk {
         if !mobifs_skip::is_root() {
             return None;
         }
-        let mut disk = Self::empty(Turn::shared());
+        let mut disk = Self::empty();
         let image = File::create(disk.image()).unwrap();
         image.set_len(mebibytes << 20).unwrap();
         let mut mkfs = Command::new(format!("mkfs.{filesystem}"));
@@ -174,9 +142,11 @@ impl Disk {
         DeviceCounts::of(&self.stats()).unwrap()
     }
 
-    /// Bytes that were programmed until everything so far is durable.
+    /// Bytes that were programmed until everything so far is durable, and the device has ended what it does with it in
+    /// the background.
     pub(crate) fn programmed_bytes(&self) -> u64 {
         succeed(Command::new("sync").arg("-f").arg(self.path()));
+        rest(&self.image(), Duration::from_secs(60)).unwrap();
         self.stats()["device"]["programmed_bytes"].as_u64().unwrap()
     }
 }

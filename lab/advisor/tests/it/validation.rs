@@ -189,7 +189,7 @@ fn read(disk: &mut Disk, paths: &[PathBuf]) -> DeviceCounts {
 
 #[test]
 fn defragmenting_as_advised_brings_the_time_that_was_predicted_for_the_wear_that_was() {
-    let Some(mut disk) = Disk::served_alone(256) else {
+    let Some(mut disk) = Disk::served(256) else {
         return;
     };
     append(&disk.path().join("torn"), None);

@@ -75,13 +75,13 @@ fn age(mebibytes: u64, used: u64) -> Option<Disk> {
             break;
         };
         fs::remove_file(path).unwrap();
-        rustix::fs::sync();
+        disk.sync();
     }
     disk.interleave(&DATABASES, 40, 8192);
     for number in 0..8 {
         disk.write(&format!("app-{number}.apk"), 1 << 20, number);
     }
-    rustix::fs::sync();
+    disk.sync();
     Some(disk)
 }
 

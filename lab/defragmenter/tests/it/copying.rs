@@ -102,12 +102,12 @@ fn free_room_is_brought_together_on_a_full_filesystem() {
         }
         names.push(path);
     }
-    rustix::fs::sync();
+    disk.sync();
     names
         .iter()
         .step_by(8)
         .for_each(|path| fs::remove_file(path).unwrap());
-    rustix::fs::sync();
+    disk.sync();
     disk.interleave(&["a.db", "b.db"], 40, 16384);
     let content = disk.content();
     let report = disk.defragment(Mode::Copy);

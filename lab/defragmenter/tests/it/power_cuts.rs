@@ -47,7 +47,7 @@ fn remapped(journal: &Path, round: u64) -> Option<(Disk, PathBuf, Contents)> {
     assert!(report.device.unwrap().pages_shared > 50, "{report:?}");
     // What was left is used again at once: another program's writes.
     fs::write(disk.path().join("later"), noise(1 << 20, 7)).unwrap();
-    rustix::fs::sync();
+    disk.sync();
     disk.end();
     Some((disk, base, contents))
 }

@@ -1,10 +1,10 @@
 //! Remapping on a served device, beside copying and e4defrag.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mobifs_defragmenter::{Mode, Options, Report, defragment};
-use mobifs_device_server::{Keep, Reply, Request};
+use mobifs_device_server::{Keep, Reply, Request, rest};
 use serde_json::Value;
 
 use crate::disk::{Disk, succeed};
@@ -17,7 +17,7 @@ fn aged() -> Option<Disk> {
     }
     let piece = std::env::var("MOBIFS_DEFRAG_PIECE_KIB").map_or(16, |text| text.parse().unwrap());
     disk.interleave(&["a.db", "b.db", "c.db", "d.db"], 200, piece << 10);
-    rustix::fs::sync();
+    disk.sync();
     Some(disk)
 }
 
@@ -28,26 +28,12 @@ fn stats(disk: &Disk) -> Value {
     stats
 }
 
-/// Waits until the device has ended its work in the background, which folds what was written before.
-fn rest(disk: &Disk) {
-    const REST_MAX: Duration = Duration::from_secs(60);
-    let active = || stats(disk)["device"]["active_ns"].as_u64().unwrap();
-    let begun = Instant::now();
-    let mut before = active();
-    while begun.elapsed() < REST_MAX {
-        std::thread::sleep(Duration::from_millis(200));
-        let now = active();
-        if now == before {
-            return;
-        }
-        before = now;
-    }
-}
+const REST_MAX: Duration = Duration::from_secs(60);
 
 /// Bytes that are programmed while something is done, with what a sync adds.
 fn cost(disk: &Disk, work: impl FnOnce() -> Report) -> (u64, Report) {
     succeed(Command::new("sync").arg("-f").arg(disk.path()));
-    rest(disk);
+    rest(&disk.image(), REST_MAX).unwrap();
     let before = stats(disk);
     let report = work();
     succeed(Command::new("sync").arg("-f").arg(disk.path()));
@@ -154,7 +140,7 @@ fn a_device_that_is_cut_meanwhile_loses_nothing() {
                 std::thread::yield_now();
             }
             if seed % 2 == 1 {
-                rustix::fs::sync();
+                disk.sync();
             }
             let cut = disk.ask(&Request::Cut {
                 keep: Keep::Random { seed },

@@ -60,7 +60,7 @@ fn defragmented(has_ranges: bool) {
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     fallocate(open("holes"), punch, 65536, 16384).unwrap();
     fallocate(open("reserved"), FallocateFlags::ZERO_RANGE, 40960, 32768).unwrap();
-    rustix::fs::sync();
+    disk.sync();
     grow_old();
     let content = disk.content();
     let times = |name: &str| {
@@ -161,7 +161,7 @@ fn an_xfs_that_exchanges_ranges_is_defragmented_by_ranges() {
 /// Few small pieces at the end of a large file.
 fn with_a_tail(disk: &Disk) {
     disk.write("large", 8 << 20, 1);
-    rustix::fs::sync();
+    disk.sync();
     disk.interleave(&["large", "other"], 16, 8192);
     grow_old();
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use mobifs_host::exchange_line;
 use thiserror::Error;
@@ -67,4 +68,28 @@ pub fn ask(path: &Path, request: &Request) -> Result<Reply, ControlError> {
     let line = serde_json::to_vec(request).map_err(|error| failed(error.into()))?;
     let answer = exchange_line(&stream, &line).map_err(failed)?;
     serde_json::from_slice(&answer).map_err(|error| failed(error.into()))
+}
+
+/// Waits until the device has ended its work in the background, which programs again what was written before
+/// (folding, garbage collection), at most so long: what is counted afterwards is of what is done afterwards.
+///
+/// # Errors
+/// [`ControlError`].
+pub fn rest(path: &Path, patience: Duration) -> Result<(), ControlError> {
+    const PAUSE: Duration = Duration::from_millis(200);
+    let active = || match ask(path, &Request::Stats)? {
+        Reply::Stats { stats } => Ok(stats["device"]["active_ns"].as_u64()),
+        _ => Ok(None),
+    };
+    let begun = Instant::now();
+    let mut before = active()?;
+    while begun.elapsed() < patience {
+        std::thread::sleep(PAUSE);
+        let now = active()?;
+        if now == before {
+            break;
+        }
+        before = now;
+    }
+    Ok(())
 }

@@ -6,7 +6,7 @@ mod place;
 mod protocol;
 mod server;
 
-pub use client::{ControlError, ask};
+pub use client::{ControlError, ask, rest};
 pub use counts::DeviceCounts;
 pub(crate) use place::{
     detach_dead_mounts, is_served, private_mountpoint, private_mounts, socket_path,
