@@ -14,6 +14,7 @@ use crate::lower::Lower;
 use crate::overlay::Overlay;
 use crate::overlay::lookup;
 use crate::overlay::pending::{PendingObject, PendingPage, Runs, write_runs};
+use crate::overlay::table::Location;
 
 /// A read from the device pays if fewer bytes than this have changed.
 const PAYS_BYTES_MAX: usize = PAGE_BYTES / 2;
@@ -104,6 +105,14 @@ impl<'a, L: Lower> Base<'a, L> {
     /// What is committed of an object, without regard to the transaction; none if it has nothing, or
     /// something that only the store's own directory has.
     pub(super) fn before(overlay: &Overlay<L>, id: ObjectId) -> Option<Self> {
+        {
+            // The transaction has written content of a new file to its place already.
+            let state = overlay.state();
+            let is_new = |location: &Location| location.in_stage() && location.names().is_empty();
+            if state.pending.object(id).is_none() && state.table.get(id).is_none_or(is_new) {
+                return None;
+            }
+        }
         let base = Self::of_object(overlay, id, false, &[]).ok()?;
         let is_in_stage = base
             .pending

@@ -339,4 +339,21 @@ pub(super) const SCRIPTS: &[Script] = &[
             (|pen| pen.file("more", 10), After::Apply),
         ],
     },
+    Script {
+        // Found by the kill search: recovery does not know the database before the transaction that makes it.
+        name: "a new database is large, and its log is made in the same transaction",
+        before: |_| {},
+        // Room for the transaction as if all of it went there.
+        journal_bytes: 1 << 20,
+        steps: &[
+            (
+                |pen| {
+                    pen.file("db", 360_000);
+                    pen.log_page(2, 6);
+                },
+                After::Drop,
+            ),
+            (|pen| pen.log_page(3, 7), After::Apply),
+        ],
+    },
 ];
