@@ -22,7 +22,9 @@ Exit codes:
   5  there is no MobiFS mount or served device, or its daemon is gone
   6  a daemon could not take over the mount of one that died; start it again
 
-The environment variable MOBIFS_LOG sets how much is logged (error, warn, info, debug, trace).";
+The environment variable MOBIFS_LOG sets how much is logged (error, warn, info, debug, trace).
+
+Documents that help texts and messages name as docs/… are at https://github.com/mobifs/mobifs/tree/main/docs.";
 
 const MOUNT_HELP: &str = "\
 Options for -o (comma-separated; the standard ones mean what mount(8) says):

@@ -33,7 +33,9 @@ Exit codes:
   5  there is no served device
   130, 143  a signal (SIGINT, SIGTERM) ended `frag defrag` before it was done
 
-The environment variable MOBIFS_LOG sets how much is logged (error, warn, info, debug, trace).";
+The environment variable MOBIFS_LOG sets how much is logged (error, warn, info, debug, trace).
+
+Documents that help texts and messages name as docs/… are at https://github.com/mobifs/mobifs/tree/main/docs.";
 
 /// Traces, simulation, a flash device, and benches for MobiFS and other storage.
 #[derive(Debug, Parser)]
