@@ -2,10 +2,13 @@
 
 use mobifs_base::{FileKind, Name, PAGE_BYTES_U64};
 
-use super::operation::After;
+use super::operation::{After, Operation, Verb};
 use super::run::{Plan, Scene};
 use super::tree::{NodeId, ROOT};
-use super::world::{World, content_of};
+use super::world::{Demand, World, content_of};
+
+/// A number for which page 2 is among the pages that are spilled.
+const SPILLED_PAGE_2: u64 = 3;
 
 /// What a transaction does, and what follows it.
 type ScriptStep = (fn(&mut Pen), After);
@@ -22,13 +25,24 @@ pub(super) struct Script {
 }
 
 /// Writes on a world by paths.
-struct Pen<'w>(&'w mut World);
+struct Pen<'w> {
+    world: &'w mut World,
+    /// What the store has to do before the transaction.
+    demands: Vec<Demand>,
+}
 
-impl Pen<'_> {
+impl<'w> Pen<'w> {
+    const fn new(world: &'w mut World) -> Self {
+        Self {
+            world,
+            demands: Vec::new(),
+        }
+    }
+
     fn find(&self, path: &str) -> NodeId {
         let names = path.split('/').filter(|name| !name.is_empty());
         names.fold(ROOT, |at, name| {
-            self.0.tree.node(at).entries[name.as_bytes()]
+            self.world.tree.node(at).entries[name.as_bytes()]
         })
     }
 
@@ -41,8 +55,8 @@ impl Pen<'_> {
 
     fn make(&mut self, path: &str, kind: FileKind) -> NodeId {
         let (parent, name) = self.split(path);
-        let node = self.0.new_node(kind);
-        self.0.insert(node, parent, name)
+        let node = self.world.new_node(kind);
+        self.world.insert(node, parent, name)
     }
 
     fn directory(&mut self, path: &str) {
@@ -51,50 +65,66 @@ impl Pen<'_> {
 
     fn file(&mut self, path: &str, bytes: u64) {
         let id = self.make(path, FileKind::Regular);
-        self.0.write(id, 0, &content_of(bytes + 1, bytes));
+        self.world.write(id, 0, &content_of(bytes + 1, bytes));
     }
 
     fn write(&mut self, path: &str, offset: u64, bytes: u64) {
         let id = self.find(path);
-        self.0
+        self.world
             .write(id, offset, &content_of(offset ^ bytes ^ 77, bytes));
     }
 
     fn truncate(&mut self, path: &str, size: u64) {
         let id = self.find(path);
-        self.0.truncate(id, size);
+        self.world.truncate(id, size);
     }
 
     fn remove(&mut self, path: &str) {
         let (parent, name) = self.split(path);
-        self.0.remove(parent, &name);
+        self.world.remove(parent, &name);
+    }
+
+    /// The file stays open.
+    fn remove_open(&mut self, path: &str) {
+        let (id, (parent, name)) = (self.find(path), self.split(path));
+        self.demands
+            .extend(self.world.unlink_open(parent, &name, id));
+    }
+
+    /// Spills pages of the file that was removed first.
+    fn spill_removed(&mut self, pages: u64) {
+        let operation = Operation {
+            verb: Verb::SpillRemoved,
+            numbers: [0, pages, 5, 0],
+        };
+        self.demands.extend(self.world.perform(&operation));
     }
 
     fn rename(&mut self, from: &str, to: &str) {
         let (id, (parent, name)) = (self.find(from), self.split(from));
         let (to_parent, to_name) = self.split(to);
-        self.0.remove(to_parent, &to_name);
-        self.0.take_entry(parent, &name);
-        self.0.add_entry(to_parent, to_name, id);
+        self.world.remove(to_parent, &to_name);
+        self.world.take_entry(parent, &name);
+        self.world.add_entry(to_parent, to_name, id);
     }
 
     fn exchange(&mut self, one: &str, other: &str) {
         let (first, second) = (self.find(one), self.find(other));
         let ((parent, name), (to_parent, to_name)) = (self.split(one), self.split(other));
-        self.0.take_entry(parent, &name);
-        self.0.take_entry(to_parent, &to_name);
-        self.0.add_entry(to_parent, to_name, first);
-        self.0.add_entry(parent, name, second);
+        self.world.take_entry(parent, &name);
+        self.world.take_entry(to_parent, &to_name);
+        self.world.add_entry(to_parent, to_name, first);
+        self.world.add_entry(parent, name, second);
     }
 
     /// A transaction in the log of the database `db` in the root, which is made if there is none.
     fn log_page(&mut self, page: u64, row: u64) {
-        self.0.log_pages([0, page, row, 99]);
+        self.world.log_pages([0, page, row, 99]);
     }
 
     fn link(&mut self, from: &str, to: &str) {
         let (id, (parent, name)) = (self.find(from), self.split(to));
-        self.0.add_entry(parent, name, id);
+        self.world.add_entry(parent, name, id);
     }
 }
 
@@ -104,7 +134,7 @@ impl Plan for Script {
     }
 
     fn prepare(&self, world: &mut World) {
-        (self.before)(&mut Pen(world));
+        (self.before)(&mut Pen::new(world));
     }
 
     fn steps(&self) -> usize {
@@ -112,8 +142,10 @@ impl Plan for Script {
     }
 
     fn perform(&self, step: usize, scene: &mut dyn Scene) -> Result<(), String> {
-        (self.steps[step].0)(&mut Pen(scene.world()));
-        Ok(())
+        let mut pen = Pen::new(scene.world());
+        (self.steps[step].0)(&mut pen);
+        let demands = pen.demands;
+        scene.meet(&demands)
     }
 
     fn after(&self, step: usize) -> After {
@@ -354,6 +386,32 @@ pub(super) const SCRIPTS: &[Script] = &[
                 After::Drop,
             ),
             (|pen| pen.log_page(3, 7), After::Apply),
+        ],
+    },
+    Script {
+        name: "a database that the journal copies from is deleted while it is open, and spilled",
+        before: |_| {},
+        journal_bytes: 64 << 10,
+        steps: &[
+            (|pen| pen.log_page(1, 5), After::Apply),
+            (|pen| pen.log_page(2, 6), After::Nothing),
+            (|pen| pen.remove_open("db"), After::Nothing),
+            (|pen| pen.spill_removed(SPILLED_PAGE_2), After::Nothing),
+            (|pen| pen.file("other", 10), After::Apply),
+        ],
+    },
+    Script {
+        name: "a database from which the journal of an earlier mount copies is forgotten, and overwritten in place",
+        before: |_| {},
+        // Room for a write in place without an apply before it.
+        journal_bytes: 512 << 10,
+        steps: &[
+            (|pen| pen.log_page(1, 5), After::Apply),
+            (|pen| pen.log_page(2, 6), After::Drop),
+            (|pen| pen.file("other", 10), After::Forget),
+            (|pen| pen.truncate("db", 0), After::Nothing),
+            (|pen| pen.write("db", 0, 80_000), After::Nothing),
+            (|pen| pen.log_page(4, 8), After::Apply),
         ],
     },
 ];

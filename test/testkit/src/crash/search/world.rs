@@ -623,9 +623,14 @@ impl World {
 
     /// Removes the only name of a committed, unchanged object that stays open.
     fn remove_open(&mut self, number: u64) -> Vec<Demand> {
-        let Some((parent, name, id)) = self.pick_entry(number) else {
-            return Vec::new();
-        };
+        match self.pick_entry(number) {
+            Some((parent, name, id)) => self.unlink_open(parent, &name, id),
+            None => Vec::new(),
+        }
+    }
+
+    /// Removes an entry whose object stays open, if it is its only name and it has no changes.
+    pub(super) fn unlink_open(&mut self, parent: NodeId, name: &Name, id: NodeId) -> Vec<Demand> {
         let node = self.tree.node(id);
         let unchanged = !self.deltas.contains_key(&id) && self.base.nodes.contains_key(&id);
         let Some(&object) = self.ids.get(&id) else {
@@ -647,7 +652,7 @@ impl World {
             leaving: true,
         };
         self.unnamed.push(leaving);
-        self.remove(parent, &name);
+        self.remove(parent, name);
         vec![Demand::Pin(object)]
     }
 
