@@ -6,9 +6,10 @@
 
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::CWD;
+use mobifs_host::MountEntry;
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, open, statx};
 use rustix::io::{Errno, read};
 use rustix::mount::{
     FsPickFlags, fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fspick,
@@ -116,11 +117,31 @@ pub struct ChangeError {
     reason: String,
 }
 
-/// Changes options of the filesystem that is mounted at `mountpoint`, and no others.
+/// The directory that this mount shows at its mount point. What is changed through it is changed of this
+/// filesystem, also when another one is mounted over it, or when the mount was moved or detached.
+///
+/// # Errors
+/// [`io::ErrorKind::ResourceBusy`]: another filesystem is mounted over it.
+pub fn root_of(mount: &MountEntry) -> io::Result<OwnedFd> {
+    let root = open(
+        &mount.mountpoint,
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let about = statx(&root, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
+    // Linux 5.8 has the number.
+    let is_known = StatxFlags::from_bits_retain(about.stx_mask).contains(StatxFlags::MNT_ID);
+    if is_known && about.stx_mnt_id != mount.id {
+        return Err(io::ErrorKind::ResourceBusy.into());
+    }
+    Ok(root)
+}
+
+/// Changes options of the filesystem with this [root](root_of), and no others.
 ///
 /// # Errors
 /// The kernel's reason, in its words where it has any.
-pub fn change(mountpoint: &Path, changes: &[Change]) -> Result<(), ChangeError> {
+pub fn change(root: impl AsFd, changes: &[Change]) -> Result<(), ChangeError> {
     let mut reason = String::new();
     let failed = |reason: String| ChangeError {
         options: changes
@@ -130,15 +151,16 @@ pub fn change(mountpoint: &Path, changes: &[Change]) -> Result<(), ChangeError> 
             .join(","),
         reason,
     };
-    try_change(mountpoint, changes, &mut reason).map_err(|errno| match errno {
+    try_change(root.as_fd(), changes, &mut reason).map_err(|errno| match errno {
         Errno::NOSYS => failed("this needs Linux 5.2 or newer".to_owned()),
         errno if reason.is_empty() => failed(io::Error::from(errno).to_string()),
         _ => failed(reason),
     })
 }
 
-fn try_change(mountpoint: &Path, changes: &[Change], reason: &mut String) -> Result<(), Errno> {
-    let filesystem = fspick(CWD, mountpoint, FsPickFlags::FSPICK_CLOEXEC)?;
+fn try_change(root: BorrowedFd<'_>, changes: &[Change], reason: &mut String) -> Result<(), Errno> {
+    let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH;
+    let filesystem = fspick(root, c"", flags)?;
     let done = changes
         .iter()
         .try_for_each(|change| match change {

@@ -72,12 +72,17 @@ impl Plan {
         if !self.filesystem.keeps_order() {
             return Some(ORDER_NOTE);
         }
-        let rules = &self.config.config.rules;
-        let is_durable = rules.policy_of_all().class == Class::Durable;
-        is_durable.then_some(
-            "the configuration has durable apps, and a filesystem is committed as a whole: calls for \
-             durability wait, those of all programs; leave the class away here and start the durable \
-             ones with `mobifs run --class durable`, or without `mobifs run`",
+        let config = &self.config.config;
+        if config.rules.policy_of_all().class == Class::Durable {
+            return Some(
+                "the configuration has durable apps, and a filesystem is committed as a whole: calls for \
+                 durability wait, those of all programs; leave the class away here and start the durable \
+                 ones with `mobifs run --class durable`, or without `mobifs run`",
+            );
+        }
+        let has_snapshots = matches!(self.filesystem, Filesystem::Btrfs(_));
+        (config.history.is_on() && !has_snapshots).then_some(
+            "the configuration has [history], and no history is kept here: only btrfs has snapshots",
         )
     }
 }
@@ -87,7 +92,7 @@ fn refusal(obstacle: Obstacle) -> Failure {
         Obstacle::AlreadySteered { .. }
         | Obstacle::SteeredOutOfReach { .. }
         | Obstacle::Ending { .. } => Code::InUse,
-        Obstacle::AgeTooShort { .. } | Obstacle::AgeTooLong { .. } => Code::Usage,
+        _ if obstacle.is_of_configuration() => Code::Usage,
         _ => Code::Failed,
     };
     Failure::new(code, obstacle.to_string())

@@ -5,6 +5,7 @@
 //! `mobifs steer --stop`, has to know what to restore.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use mobifs_host::{MountEntry, mounts, shell_path};
@@ -89,6 +90,15 @@ pub enum TakeoverError {
         /// Why not.
         source: io::Error,
     },
+    /// Options are changed through the root of the mount, which another one hides.
+    #[error(
+        "another filesystem is mounted over {path}, so the mount options of the steered one cannot be changed or          restored: unmount that first",
+        path = path.display()
+    )]
+    Covered {
+        /// The mount point.
+        path: PathBuf,
+    },
     /// The mount has ended.
     #[error("{path} is not mounted any more", path = path.display())]
     NotMounted {
@@ -171,6 +181,8 @@ pub struct Takeover {
     filesystem: Filesystem,
     file: NoteFile,
     note: Note,
+    /// Through this the options are changed. None: they are restored, and the filesystem can be unmounted.
+    root: Option<OwnedFd>,
 }
 
 impl Takeover {
@@ -184,12 +196,13 @@ impl Takeover {
         commit_interval_s: u64,
     ) -> Result<Self, TakeoverError> {
         let file = NoteFile::of(mount, NOTE)?;
+        let root = root_of(mount)?;
         let now = settings(mount, filesystem)?;
         // A daemon that was killed has left the options as it had set them.
         let left: Option<Note> = file.read();
         let before = left.map(|left| now.undone(&left.before, &left.taken));
         let before = before.unwrap_or(now);
-        let takeover = Self {
+        let mut takeover = Self {
             mount: mount.clone(),
             filesystem: filesystem.clone(),
             file,
@@ -197,6 +210,7 @@ impl Takeover {
                 before,
                 taken: filesystem.wanted(commit_interval_s),
             },
+            root: Some(root),
         };
         takeover.file.write(&takeover.note)?;
         if let Err(error) = takeover.put_in_force() {
@@ -282,37 +296,75 @@ impl Takeover {
         Ok(Some(Difference::Options(shown.join(","))))
     }
 
-    /// Restores what was before, but for what another program has changed since.
+    /// Restores what was before, but for what another program has changed since. Nothing is changed through
+    /// this any more.
     ///
     /// # Errors
     /// [`TakeoverError`].
-    pub fn restore(&self) -> Result<(), TakeoverError> {
-        match self.undo(&self.mount) {
-            // With the last mount its options have gone; another mount has the same ones.
-            Err(TakeoverError::NotMounted { .. }) => {
-                let others = mobifs_host::other_mounts_of(&self.mount).unwrap_or_default();
-                others.first().map_or(Ok(()), |other| self.undo(other))?;
+    pub fn restore(&mut self) -> Result<(), TakeoverError> {
+        let root = self.root.take();
+        let undone = match root.as_ref().map(|root| self.undo(&self.mount, root)) {
+            None | Some(Err(TakeoverError::NotMounted { .. })) => {
+                self.undo_elsewhere(root.as_ref())
             }
-            done => done?,
-        }
+            Some(done) => done,
+        };
+        undone?;
         self.file.remove();
         Ok(())
     }
 
-    /// Undoes the change of options through a mount of the filesystem.
-    fn undo(&self, mount: &MountEntry) -> Result<(), TakeoverError> {
+    /// Undoes the change of options through a mount of the filesystem, whose root this is.
+    fn undo(&self, mount: &MountEntry, root: impl AsFd) -> Result<(), TakeoverError> {
         let now = settings(mount, &self.filesystem)?;
         let target = now.undone(&self.note.before, &self.note.taken);
-        change(mount, &self.filesystem, &now, &target).map_err(|error| match error {
-            TakeoverError::Change { path, source } => TakeoverError::NotRestored { path, source },
-            other => other,
-        })
+        change(mount, &self.filesystem, root, &now, &target).map_err(not_restored)
+    }
+
+    /// The mount has ended. With the last one its options have gone; another one has the same ones, here or
+    /// where this process does not see it.
+    fn undo_elsewhere(&self, root: Option<&OwnedFd>) -> Result<(), TakeoverError> {
+        let others = mobifs_host::other_mounts_of(&self.mount).unwrap_or_default();
+        for other in &others {
+            if let Ok(root) = root_of(other) {
+                return self.undo(other, root);
+            }
+        }
+        let Some(root) = root else { return Ok(()) };
+        // btrfs shows its options in the table of mounts only.
+        let now = self.filesystem.settings_unmounted();
+        let now = now.as_ref().unwrap_or(&self.note.taken);
+        let target = now.undone(&self.note.before, &self.note.taken);
+        request(&self.mount, &self.filesystem, root, now, &target).map_err(not_restored)
     }
 
     fn put_in_force(&self) -> Result<(), TakeoverError> {
+        let Some(root) = &self.root else {
+            return Err(TakeoverError::NotMounted {
+                path: self.mount.mountpoint.clone(),
+            });
+        };
         let now = settings(&self.mount, &self.filesystem)?;
-        change(&self.mount, &self.filesystem, &now, &self.note.taken)
+        change(&self.mount, &self.filesystem, root, &now, &self.note.taken)
     }
+}
+
+fn not_restored(error: TakeoverError) -> TakeoverError {
+    match error {
+        TakeoverError::Change { path, source } => TakeoverError::NotRestored { path, source },
+        other => other,
+    }
+}
+
+fn root_of(mount: &MountEntry) -> Result<OwnedFd, TakeoverError> {
+    let path = || mount.mountpoint.clone();
+    mount_options::root_of(mount).map_err(|source| match source.kind() {
+        io::ErrorKind::ResourceBusy => TakeoverError::Covered { path: path() },
+        _ => TakeoverError::Read {
+            path: path(),
+            source,
+        },
+    })
 }
 
 /// Restores the options that a daemon has left that was killed.
@@ -333,11 +385,12 @@ pub fn restore_after_daemon(mount: &MountEntry) -> Result<(), TakeoverError> {
         path: mount.mountpoint.clone(),
         source,
     })?;
-    let takeover = Takeover {
+    let mut takeover = Takeover {
         mount: mount.clone(),
         filesystem: filesystem.ok_or_else(not_steered)?,
         file,
         note,
+        root: Some(root_of(mount)?),
     };
     takeover.restore()
 }
@@ -391,19 +444,41 @@ fn settings(mount: &MountEntry, filesystem: &Filesystem) -> Result<Settings, Tak
     settings.ok_or_else(|| TakeoverError::NotMounted { path: path() })
 }
 
+/// Changes settings, and looks whether they are in force.
 fn change(
     mount: &MountEntry,
     filesystem: &Filesystem,
+    root: impl AsFd,
     from: &Settings,
     to: &Settings,
 ) -> Result<(), TakeoverError> {
     if from == to {
         return Ok(());
     }
+    request(mount, filesystem, root, from, to)?;
+    let found = settings(mount, filesystem)?;
+    if found == *to {
+        return Ok(());
+    }
+    Err(TakeoverError::NotInForce {
+        path: mount.mountpoint.clone(),
+        wanted: to.shown().join(","),
+        found: found.shown().join(","),
+    })
+}
+
+/// Asks the kernel for other settings.
+fn request(
+    mount: &MountEntry,
+    filesystem: &Filesystem,
+    root: impl AsFd,
+    from: &Settings,
+    to: &Settings,
+) -> Result<(), TakeoverError> {
     let path = || mount.mountpoint.clone();
     let changes = to.changes(from);
     if !changes.is_empty() {
-        let changed = mount_options::change(&mount.mountpoint, &changes);
+        let changed = mount_options::change(root, &changes);
         changed.map_err(|source| TakeoverError::Change {
             path: path(),
             source,
@@ -420,13 +495,5 @@ fn change(
             source,
         })?;
     }
-    let found = settings(mount, filesystem)?;
-    if found == *to {
-        return Ok(());
-    }
-    Err(TakeoverError::NotInForce {
-        path: path(),
-        wanted: to.shown().join(","),
-        found: found.shown().join(","),
-    })
+    Ok(())
 }

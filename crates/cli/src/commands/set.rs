@@ -28,13 +28,12 @@ pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
     let (client, reply) = ask(&arguments.mountpoint, &request)?;
     match reply {
         Reply::Done => {
-            let until = "until this mount ends or `mobifs reload`; to keep it, write it into the \
-                         configuration file";
+            let keep = "`mobifs reload`; to keep it, write it into the configuration file";
             if client.mount().is_fuse() {
-                tell(&format!("in force {until}"));
+                tell(&format!("in force until this mount ends or {keep}"));
             } else {
                 tell(&format!(
-                    "in force {until}. A steered filesystem is committed as a whole: the limits of \
+                    "in force until steering ends or {keep}. A steered filesystem is committed as a whole: the limits of \
                      the strictest app of the configuration hold, which `mobifs status` shows"
                 ));
             }

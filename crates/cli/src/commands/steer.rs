@@ -99,7 +99,7 @@ fn check(arguments: &SteerArguments) -> Result<(), Failure> {
     let shown = mountpoint.unwrap_or(&arguments.mountpoint).display();
     let word = shell_path(mountpoint.unwrap_or(&arguments.mountpoint));
     let steered = format!("{shown} is steered already: `mobifs status {word}`");
-    if is_steered && arguments.config.is_none() {
+    if is_steered && arguments.config.is_none() && arguments.only.is_empty() {
         return print(&format!(
             "{steered}; with --config FILE this command says what another configuration would change.\n"
         ));
@@ -129,7 +129,14 @@ fn check(arguments: &SteerArguments) -> Result<(), Failure> {
     } else {
         format!("{shown} cannot be steered as it is")
     };
-    Err(Failure::new(Code::Failed, message))
+    // As `mobifs steer` ends: the configuration is wrong, and nothing else is in the way.
+    let is_configuration = missing.iter().all(|one| one.is_of_configuration());
+    let code = if is_configuration {
+        Code::Usage
+    } else {
+        Code::Failed
+    };
+    Err(Failure::new(code, message))
 }
 
 /// The command that does what was looked at.

@@ -220,6 +220,13 @@ impl Looked<'_> {
                     .to_owned(),
             );
         }
+        if self.options.filesystem.has("sync") {
+            let word = shell_path(&self.mount.mountpoint);
+            examination.notes.push(format!(
+                "It is mounted with `sync`: every write waits for the device, which steering does not change. \
+                 Without it only calls for durability would: `mount -o remount,async {word}`."
+            ));
+        }
         if self.left_by_killed_daemon().is_some() {
             let path = self.mount.mountpoint.display();
             let word = shell_path(&self.mount.mountpoint);

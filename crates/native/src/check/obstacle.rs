@@ -214,6 +214,13 @@ pub enum Obstacle {
     },
 }
 
+impl Obstacle {
+    /// Whether it lies in the configuration, and not in the filesystem or this process.
+    pub const fn is_of_configuration(&self) -> bool {
+        matches!(self, Self::AgeTooShort { .. } | Self::AgeTooLong { .. })
+    }
+}
+
 /// The longest commit interval, in seconds: ext4 counts it in ticks of the clock, in 31 bits, and kernels
 /// are built with up to 1000 ticks a second.
 pub const COMMIT_INTERVAL_MAX_S: u64 = i32::MAX as u64 / 1000;

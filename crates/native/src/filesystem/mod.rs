@@ -174,6 +174,14 @@ impl Filesystem {
         }))
     }
 
+    /// The options in force, also when no mount of it is seen here; none where only the table of mounts shows them.
+    pub(crate) fn settings_unmounted(&self) -> Option<Settings> {
+        match self {
+            Self::Ext4(ext4) => ext4.settings().ok(),
+            Self::Btrfs(_) => None,
+        }
+    }
+
     /// The options with which every change is committed at this age, in seconds, without a daemon.
     pub fn wanted(&self, commit_interval_s: u64) -> Settings {
         let (btrfs, zeroing_kib) = match self {

@@ -5,6 +5,7 @@ use mobifs_volume::BatterySource;
 use rustix::io::Errno;
 
 use super::{Steering, SteeringError};
+use crate::filesystem::Committer;
 use crate::only::Only;
 use crate::takeover::Difference;
 
@@ -119,6 +120,23 @@ impl Steering {
         self.wake();
         restored?;
         committed
+    }
+
+    /// Where the mount has ended: what programs have written to what they still have open is committed, and the
+    /// options are as they were, also for mounts that this process does not see.
+    pub(super) fn end_detached(&self) {
+        if !std::mem::take(&mut self.state.lock().is_detached) {
+            return;
+        }
+        let committer = self.committer.lock().take();
+        if let Some(Err(error)) = committer.as_ref().map(Committer::commit_and_write_back) {
+            tracing::error!(%error, "the filesystem could not commit when its mount ended");
+        }
+        drop(committer);
+        self.close_history();
+        if let Err(error) = self.state.lock().takeover.restore() {
+            tracing::error!(%error, "the mount has ended, and its options are not as they were");
+        }
     }
 
     /// As [`Self::commit`], for events: an error is in the log and in the status.

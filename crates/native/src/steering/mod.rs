@@ -127,7 +127,7 @@ impl Steering {
         let wake = wake.map_err(|errno| failed(errno.into()))?;
         let dirtied = DirtiedCounter::open(filesystem.writeback_name().as_deref());
         let policy = config.rules.policy_of_all();
-        let takeover = Takeover::begin(mount, filesystem, policy.age_max_ms / 1000)?;
+        let mut takeover = Takeover::begin(mount, filesystem, policy.age_max_ms / 1000)?;
         let only = (!only.is_empty()).then(|| Only::begin(mount, only));
         let only = only.transpose().inspect_err(|_| {
             let _restored = takeover.restore();
@@ -151,6 +151,7 @@ impl Steering {
             not_counted: Vec::new(),
             retry_at: None,
             has_ended: false,
+            is_detached: false,
         };
         let steering = Self {
             mount: mount.clone(),

@@ -142,8 +142,7 @@ impl Steering {
             Err(error) => {
                 if matches!(error, TakeoverError::NotMounted { .. }) {
                     state.has_ended = true;
-                    // Nothing is left to restore: this removes the note.
-                    let _gone = state.takeover.restore();
+                    state.is_detached = true;
                     self.wake();
                 }
                 Some(Difference::Unknown(error.to_string()))
@@ -152,10 +151,17 @@ impl Steering {
         if changed == state.promise.changed {
             return;
         }
+        let promised = state.promise.changed.is_none();
         match &changed {
             Some(reason @ Difference::Order) => tracing::warn!(%reason, "nothing is promised"),
             Some(reason) => tracing::error!(%reason, "the promise is withdrawn"),
             None => tracing::info!("the mount options are as they have to be: the promise holds"),
+        }
+        let cannot_commit = matches!(changed, Some(Difference::Order | Difference::ReadOnly));
+        if promised && !state.has_ended && !cannot_commit {
+            // What returned while it was promised is made durable, as what returns from now on.
+            state.retry_at.get_or_insert(Self::moment().now);
+            self.wake();
         }
         state.promise.changed = changed;
         state.promise.update();

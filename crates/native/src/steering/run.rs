@@ -65,6 +65,7 @@ impl Steering {
             self.look_at_options();
         }
         self.state.lock().promise.end();
+        self.end_detached();
         Ok(())
     }
 

@@ -155,18 +155,25 @@ impl Steering {
     fn put_in_force(&self, rules: Rules) -> Result<(), SettingsError> {
         let policy = rules.policy_of_all();
         let interval_s = commit_interval_s(policy.age_max_ms)?;
-        {
+        let becomes_durable = {
             let mut state = self.state();
             if policy.class == Class::Durable && !state.allow_durable {
                 return Err(SettingsError::NotDurable);
             }
             state.takeover.set_commit_interval(interval_s)?;
+            let before = state.rules.policy_of_all().class;
             state.observed.set_policy(policy);
             state.promise.set_class(policy.class);
             state.promise.update();
             state.rules = rules;
-        }
+            policy.class == Class::Durable && before != Class::Durable
+        };
         self.look_at_options();
+        if becomes_durable {
+            // What has returned at once is durable, as what returns from now on. An error is in the log and
+            // the status, and the promise is withdrawn.
+            let _logged = self.commit(false);
+        }
         self.wake();
         Ok(())
     }

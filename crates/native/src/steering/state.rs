@@ -39,6 +39,8 @@ pub(crate) struct State {
     pub(crate) retry_at: Option<MonotonicNs>,
     /// The options are restored, or the mount is gone.
     pub(crate) has_ended: bool,
+    /// The mount is gone, and the options are not restored.
+    pub(crate) is_detached: bool,
 }
 
 /// What was counted since the filesystem is steered.

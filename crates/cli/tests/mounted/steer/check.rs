@@ -260,7 +260,7 @@ fn another_configuration_is_checked_while_it_is_steered() {
     let (output, said) = checked("[defaults]\nage_max_ms = 999\n");
     fails(
         &output,
-        1,
+        2,
         &["cannot be steered as this configuration wants it"],
     );
     says(

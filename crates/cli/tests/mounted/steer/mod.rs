@@ -5,6 +5,7 @@ mod binds;
 mod check;
 mod commands;
 mod commits;
+mod covered;
 mod frozen;
 pub(crate) mod history;
 mod life;
