@@ -55,3 +55,14 @@ pub(crate) fn uninterrupted(call: impl Fn() -> libc::c_int) -> libc::c_int {
         return answer;
     }
 }
+
+unsafe extern "C-unwind" {
+    fn pthread_testcancel();
+}
+
+/// A call that returns at once is a point where the thread can be cancelled, as the call is that it stands for. Callers
+/// hold nothing that is to be dropped.
+pub(crate) fn cancellation_point() {
+    // SAFETY: functions of the library that a thread leaves by this have the ABI "C-unwind".
+    unsafe { pthread_testcancel() };
+}

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use mobifs_steered::MappedFiles;
 use rustix::io::Errno;
 
-use crate::call::{SavedErrno, borrowed, fail, uninterrupted};
+use crate::call::{SavedErrno, borrowed, cancellation_point, fail, uninterrupted};
 use crate::decisions::decisions;
 use crate::mappings::may_store;
 use crate::next::{self, Next};
@@ -46,6 +46,7 @@ pub(crate) fn is_relaxed(number: c_int) -> bool {
 
 fn sync_descriptor(number: c_int, answer: Option<c_int>, next: &Next) -> c_int {
     if let Some(answer) = answer {
+        cancellation_point();
         return answer;
     }
     // SAFETY: the three functions that this is called with have this signature.
@@ -61,7 +62,7 @@ fn sync_descriptor(number: c_int, answer: Option<c_int>, next: &Next) -> c_int {
 /// # Safety
 /// None is needed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fsync(number: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn fsync(number: c_int) -> c_int {
     sync_descriptor(number, answer(number), &next::FSYNC)
 }
 
@@ -70,7 +71,7 @@ pub unsafe extern "C" fn fsync(number: c_int) -> c_int {
 /// # Safety
 /// None is needed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fdatasync(number: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn fdatasync(number: c_int) -> c_int {
     sync_descriptor(number, answer(number), &next::FDATASYNC)
 }
 
@@ -79,7 +80,7 @@ pub unsafe extern "C" fn fdatasync(number: c_int) -> c_int {
 /// # Safety
 /// None is needed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn syncfs(number: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn syncfs(number: c_int) -> c_int {
     sync_descriptor(number, answer_whole(number), &next::SYNCFS)
 }
 
@@ -109,7 +110,7 @@ pub unsafe extern "C" fn sync() {
 /// # Safety
 /// None is needed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sync_file_range(
+pub unsafe extern "C-unwind" fn sync_file_range(
     number: c_int,
     offset: i64,
     bytes: i64,
@@ -120,6 +121,7 @@ pub unsafe extern "C" fn sync_file_range(
         && bytes >= 0
         && offset.checked_add(bytes).is_some();
     if let Some(answer) = is_valid.then(|| answer(number)).flatten() {
+        cancellation_point();
         return answer;
     }
     type Function = unsafe extern "C" fn(c_int, i64, i64, c_uint) -> c_int;
@@ -136,8 +138,9 @@ pub unsafe extern "C" fn sync_file_range(
 /// # Safety
 /// As in POSIX.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn msync(address: *mut c_void, bytes: usize, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn msync(address: *mut c_void, bytes: usize, flags: c_int) -> c_int {
     if flags == libc::MS_SYNC && is_range_relaxed(address as u64, bytes as u64) {
+        cancellation_point();
         return 0;
     }
     type Function = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;

@@ -1,4 +1,4 @@
-//! `sync()`: all filesystems but those that are steered.
+//! `sync()`: all filesystems but those that are steered, and what was written to block devices.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -10,6 +10,7 @@ use mobifs_steered::{Decisions, Device, Look};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open, openat, syncfs};
 use rustix::io::Errno;
 
+use crate::beyond_mounts::{device_of, has_hidden_filesystem, sync_block_devices};
 use crate::target::MountTable;
 
 /// How often the table of mounts is read.
@@ -42,7 +43,8 @@ const WITHOUT_DISK: &[&str] = &[
     "tracefs",
 ];
 
-/// Commits every filesystem that a thread sees and that is not steered; whether that was possible.
+/// Commits every filesystem that is not steered, and block devices; whether that was possible, which it is not where
+/// there are filesystems that the thread does not see.
 pub(crate) fn sync_others(thread: u32, decisions: &Decisions) -> bool {
     let mut done = BTreeSet::new();
     // What is gone when one comes to it is not in the next table.
@@ -50,6 +52,9 @@ pub(crate) fn sync_others(thread: u32, decisions: &Decisions) -> bool {
         let Ok(table) = read_mount_table(format!("/proc/{thread}/mountinfo")) else {
             return false;
         };
+        if has_hidden_filesystem(&table) {
+            return false;
+        }
         let others = table.iter().filter(|mount| {
             let has_disk = !WITHOUT_DISK.contains(&mount.kind.as_str());
             has_disk && !decisions.is_in_force(device_of(mount))
@@ -62,14 +67,8 @@ pub(crate) fn sync_others(thread: u32, decisions: &Decisions) -> bool {
             }
         }
         others.iter().all(|mount| done.contains(&device_of(mount)))
+            && sync_block_devices(&table, |device| decisions.is_in_force(device))
     })
-}
-
-fn device_of(mount: &MountEntry) -> Device {
-    Device {
-        major: mount.device_major,
-        minor: mount.device_minor,
-    }
 }
 
 /// Commits the filesystem if it is still the one at this place.

@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 mod background;
+mod beyond_mounts;
 mod calls;
 #[cfg(test)]
 mod cost;

@@ -23,6 +23,16 @@ pub enum PublishError {
         /// The other daemon.
         pid: u32,
     },
+    /// Programs would not believe what is written there.
+    #[error(
+        "programs do not trust {}, where they look for steered filesystems: it has to be a directory that only its \
+         owner, root, may write to; remove it, or `chown root` and `chmod 755` it",
+        .path.display()
+    )]
+    Untrusted {
+        /// The directory.
+        path: PathBuf,
+    },
     /// A file could not be written.
     #[error("cannot write to {}: {source}", .path.display())]
     Io {
@@ -79,6 +89,11 @@ impl Registration {
             source,
         };
         make(directory).map_err(failed)?;
+        if !directory.is_trusted_itself() {
+            return Err(PublishError::Untrusted {
+                path: directory.path().to_owned(),
+            });
+        }
         // Only one daemon at a time looks and writes.
         let _locked = lock(directory).map_err(failed)?;
         if let Some(other) = directory.find(device) {
@@ -258,6 +273,26 @@ mod tests {
         let registration = Registration::claim_in(directory, DEVICE).unwrap();
         registration.promise(VALID_S).unwrap();
         registration
+    }
+
+    /// A daemon said that the promise was in force, and no program believed it.
+    #[test]
+    fn nothing_is_claimed_where_programs_would_not_believe_it() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let (base, directory) = directory();
+        std::fs::create_dir(directory.path()).unwrap();
+        let all = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(directory.path(), all).unwrap();
+        let refused = || Registration::claim_in(&directory, DEVICE).unwrap_err();
+        assert!(matches!(refused(), PublishError::Untrusted { .. }));
+        std::fs::remove_dir(directory.path()).unwrap();
+        let elsewhere = base.path().join("elsewhere");
+        std::fs::create_dir(&elsewhere).unwrap();
+        symlink(&elsewhere, directory.path()).unwrap();
+        assert!(matches!(refused(), PublishError::Untrusted { .. }));
+        assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0);
+        std::fs::remove_file(directory.path()).unwrap();
+        drop(promised(&directory));
     }
 
     #[test]

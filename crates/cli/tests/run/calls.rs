@@ -246,11 +246,80 @@ fn sync_reaches_the_filesystems_that_are_not_steered() {
         claimed.inspect(|claimed| claimed.promise(PROMISE_S).unwrap())
     };
     let _promises: Vec<_> = devices.map(promise).collect();
+    if has_hidden_filesystem(&mounts) {
+        mobifs_skip::can(Some(
+            "the kernel has filesystems that are mounted elsewhere only".to_owned(),
+        ));
+        return;
+    }
     // Other programs on this machine may sync everything, too.
     let there = || fixture.outcomes(By::Seccomp, &at(&fixture.steered(), &["sync"]));
     assert!((0..20).any(|_| there() == "sync skipped"));
     let elsewhere = fixture.outcomes(By::Seccomp, &at(&fixture.other(), &["sync"]));
     assert_eq!(elsewhere, "sync flushed");
+}
+
+/// As in a container, where the filesystems of the host are.
+fn has_hidden_filesystem(mounts: &[mobifs_host::MountEntry]) -> bool {
+    let listed = ["ext4", "xfs", "f2fs"].map(|kind| std::fs::read_dir(format!("/sys/fs/{kind}")));
+    let mut names = listed.into_iter().flatten().flatten().flatten();
+    names.any(|entry| {
+        let about = std::path::Path::new("/sys/class/block").join(entry.file_name());
+        let number = std::fs::read_to_string(about.join("dev")).unwrap_or_default();
+        let is_it = |mount: &mobifs_host::MountEntry| {
+            format!("{}:{}", mount.device_major, mount.device_minor) == number.trim()
+        };
+        !number.is_empty() && !mounts.iter().any(is_it)
+    })
+}
+
+/// `dd of=/dev/…; sync` left the device unwritten.
+#[test]
+fn sync_reaches_block_devices_without_a_mount() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let image = fixture.path("raw-image");
+    std::fs::File::create(&image)
+        .unwrap()
+        .set_len(8 << 20)
+        .unwrap();
+    let made = std::process::Command::new("losetup")
+        .args(["-f", "--show"])
+        .arg(&image)
+        .output();
+    let device = String::from_utf8(made.unwrap().stdout)
+        .unwrap()
+        .trim()
+        .to_owned();
+    // As long as it is open its pages stay in memory.
+    let held = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&device)
+        .unwrap();
+    for by in mechanisms() {
+        let content = format!("written before {by:?}");
+        std::os::unix::fs::FileExt::write_all_at(&held, content.as_bytes(), 4096).unwrap();
+        fixture.outcomes(by, &at(&fixture.steered(), &["sync"]));
+        let found = std::fs::read(&image).unwrap();
+        assert!(found[4096..].starts_with(content.as_bytes()), "{by:?}");
+    }
+    drop(held);
+    let ended = std::process::Command::new("losetup")
+        .args(["-d", &device])
+        .output();
+    assert!(ended.unwrap().status.success());
+}
+
+/// POSIX has them as points where a thread can be cancelled: it was not, and who waited for its end hung.
+#[test]
+fn threads_can_be_cancelled_in_calls_that_return_at_once() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let steps = ["cancel-fsync", "cancel-fdatasync", "cancel-range"];
+    for by in mechanisms() {
+        let done = fixture.outcomes(by, &at(&fixture.steered(), &steps));
+        assert_eq!(done, all(&steps, "skipped"), "{by:?}");
+    }
 }
 
 #[test]

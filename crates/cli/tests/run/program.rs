@@ -4,7 +4,7 @@
 //! whether the filesystem has flushed its device each time. libtest runs it in a thread of its own.
 #![allow(unsafe_code, reason = "these are the calls that are tested")]
 
-use std::ffi::CString;
+use std::ffi::{CString, c_int, c_void};
 use std::fs::{File, OpenOptions, read_to_string};
 use std::io::{Error, Write as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
@@ -95,6 +95,9 @@ fn do_step(name: &str, path: &Path, round: u32) -> Result<(), Error> {
             let file = written(path, round)?;
             by_descriptor(name, file.as_raw_fd())
         }
+        "cancel-fsync" | "cancel-fdatasync" | "cancel-range" => {
+            cancel_in(name.trim_start_matches("cancel-"), &written(path, round)?)
+        }
         "directory" => {
             written(path, round)?;
             std::fs::rename(path, path.with_extension(round.to_string()))?;
@@ -152,6 +155,66 @@ fn do_step(name: &str, path: &Path, round: u32) -> Result<(), Error> {
         }
         other => panic!("no such step: {other}"),
     }
+}
+
+/// Cancels a thread that makes a call again and again.
+fn cancel_in(name: &str, file: &File) -> Result<(), Error> {
+    type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+    extern "C-unwind" fn fsync(file: *mut c_void) -> *mut c_void {
+        loop {
+            // SAFETY: the call touches no memory.
+            unsafe { libc::fsync(file as RawFd) };
+        }
+    }
+    extern "C-unwind" fn fdatasync(file: *mut c_void) -> *mut c_void {
+        loop {
+            // SAFETY: as above.
+            unsafe { libc::fdatasync(file as RawFd) };
+        }
+    }
+    extern "C-unwind" fn range(file: *mut c_void) -> *mut c_void {
+        loop {
+            // SAFETY: as above.
+            unsafe { libc::sync_file_range(file as RawFd, 0, 0, 2) };
+        }
+    }
+    let start: extern "C-unwind" fn(*mut c_void) -> *mut c_void = match name {
+        "fsync" => fsync,
+        "fdatasync" => fdatasync,
+        _ => range,
+    };
+    // SAFETY: the two differ in that a cancelled thread may leave the function, which has nothing to drop.
+    let start: Start = unsafe { std::mem::transmute(start) };
+    let argument = file.as_raw_fd() as usize as *mut c_void;
+    let mut thread = 0;
+    // SAFETY: the function takes what it is given for a number.
+    let made = unsafe { libc::pthread_create(&mut thread, null(), start, argument) };
+    assert_eq!(made, 0);
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    let mut until = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the thread is there until it is joined, and the time is the function's to set.
+    let joined = unsafe {
+        libc::clock_gettime(libc::CLOCK_REALTIME, &mut until);
+        until.tv_sec += 20;
+        libc::pthread_cancel(thread);
+        pthread_timedjoin_np(thread, null_mut(), &until)
+    };
+    if joined == 0 {
+        Ok(())
+    } else {
+        Err(Error::from_raw_os_error(joined))
+    }
+}
+
+unsafe extern "C" {
+    fn pthread_timedjoin_np(
+        thread: libc::pthread_t,
+        result: *mut *mut c_void,
+        until: *const libc::timespec,
+    ) -> c_int;
 }
 
 /// Writes, waits until what was written could not be committed, and calls twice.
