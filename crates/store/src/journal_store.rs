@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mobifs_base::{
     ByteRange, DirectoryEntry, FullDisk, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr,
@@ -17,6 +18,7 @@ use crate::apply::limbo::{self, Unnamed};
 use crate::apply::preallocation::give_back::{GivenBack, give_back};
 use crate::apply::work::Applier;
 use crate::apply::{self, ahead, reserve};
+use crate::calibration::shared::Measuring;
 use crate::calibration::{Calibration, measure};
 use crate::commit;
 use crate::commit::counters::CommitCounters;
@@ -61,6 +63,9 @@ pub struct JournalStore<L: Lower> {
     counters: CommitCounters,
     /// The largest durable write is configured.
     has_configured_threshold: bool,
+    measuring: Measuring,
+    /// The device is to be measured after an apply. Changed by the holder of the epoch only.
+    is_unmeasured: AtomicBool,
 }
 
 impl<L: Lower> std::fmt::Debug for JournalStore<L> {
@@ -90,6 +95,7 @@ impl<L: Lower> JournalStore<L> {
             epoch,
             capabilities,
             first_new,
+            is_unmeasured,
         } = opened;
         Self {
             usage: epoch.usage(),
@@ -100,7 +106,26 @@ impl<L: Lower> JournalStore<L> {
             first_new,
             counters: CommitCounters::default(),
             has_configured_threshold: options.direct_bytes_max.is_some(),
+            measuring: options.measuring,
+            is_unmeasured: AtomicBool::new(is_unmeasured),
         }
+    }
+
+    /// After an apply: measures the device, if that was deferred and is due.
+    fn measure_if_due(&self, epoch: &mut Epoch<L::Handle>) {
+        let Measuring::Deferred {
+            committed_bytes_min,
+            devices,
+        } = self.measuring
+        else {
+            return;
+        };
+        if !self.is_unmeasured.load(Ordering::Relaxed) {
+            return;
+        }
+        let is_due = self.counters.written_bytes() >= committed_bytes_min;
+        let is_done = measure::after_apply(&self.overlay, epoch, devices, is_due);
+        self.is_unmeasured.store(!is_done, Ordering::Relaxed);
     }
 
     /// Opens the store at the root of `lower`, making it a store if it is none. Reads return its
@@ -258,7 +283,10 @@ impl<L: Lower> Store for JournalStore<Gate<L>> {
             return Ok(());
         }
         self.write_ahead();
-        apply::apply_all(&self.overlay, &self.applier, &mut self.epoch.lock())
+        let mut epoch = self.epoch.lock();
+        apply::apply_all(&self.overlay, &self.applier, &mut epoch)?;
+        self.measure_if_due(&mut epoch);
+        Ok(())
     }
 
     fn calibration(&self) -> Option<Calibration> {
@@ -283,7 +311,9 @@ impl<L: Lower> Store for JournalStore<Gate<L>> {
         let mut epoch = self.epoch.lock();
         apply::apply_all(overlay, &self.applier, &mut epoch)?;
         epoch.invalidate_tail(overlay.lower(), overlay.sink())?;
-        measure::on_request(overlay, &mut epoch).map(|measured| (*measured).clone())
+        let measured = measure::on_request(overlay, &mut epoch)?;
+        self.is_unmeasured.store(false, Ordering::Relaxed);
+        Ok((*measured).clone())
     }
 
     fn pending(&self) -> PendingWork {

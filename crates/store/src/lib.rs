@@ -39,6 +39,7 @@ mod unlinked;
 pub use apply::preallocation::list::NAME as PREALLOCATED_FILE;
 pub use apply::spare::NAMES as SPARE_FILES;
 pub use calibration::file::NAME as CALIBRATION_FILE;
+pub use calibration::shared::{MeasuredDevices, Measuring};
 pub use calibration::{Calibration, WriteTimes};
 pub use error::StoreError;
 pub use journal_store::{JournalInfo, JournalStore};

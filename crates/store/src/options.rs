@@ -1,13 +1,17 @@
 //! How to open a journal store.
 
+use crate::calibration::shared::Measuring;
+
 /// How to open a [`JournalStore`](crate::JournalStore).
 #[derive(Clone, Copy, Debug)]
 pub struct JournalOptions {
     /// Size of the journal, if it has to be made.
     pub journal_bytes: u64,
     /// Largest transaction that is written with one durable write instead of write
-    /// and flush; none: measured when the journal is made, and remembered.
+    /// and flush; none: measured, and remembered.
     pub direct_bytes_max: Option<u64>,
+    /// When that is measured.
+    pub measuring: Measuring,
     /// Identity of the store, if it has to be made.
     pub uuid_if_new: [u8; 16],
     /// Write nothing; what a journal holds is shown but not applied.
@@ -60,6 +64,7 @@ impl Default for JournalOptions {
         Self {
             journal_bytes: 64 << 20,
             direct_bytes_max: None,
+            measuring: Measuring::AtOpening,
             uuid_if_new: [0; 16],
             read_only: false,
             held_bytes_max: 256 << 20,

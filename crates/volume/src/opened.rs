@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mobifs_base::{FileKind, ObjectInfo, TransactionId};
 use mobifs_engine::{Engine, EngineConfig};
 use mobifs_store::{
-    Gate, JournalOptions, JournalStore, PosixLower, RecoveryReport, RestartState, Store,
+    Gate, JournalOptions, JournalStore, Measuring, PosixLower, RecoveryReport, RestartState, Store,
     StoreError, StoreScope,
 };
 
@@ -46,6 +46,8 @@ pub struct OpenOptions<'a> {
     pub arena: Option<&'a Arena>,
     /// The file of a store of one file, where the caller has it open for reading and writing.
     pub file: Option<&'a Arc<File>>,
+    /// When the device is measured, unless `config` has the size.
+    pub measuring: Measuring,
 }
 
 /// The state at which a process was killed.
@@ -260,6 +262,7 @@ impl<'a> OpenOptions<'a> {
             read_only: false,
             arena: None,
             file: None,
+            measuring: Measuring::AtOpening,
         }
     }
 
@@ -283,6 +286,7 @@ impl<'a> OpenOptions<'a> {
         Ok(JournalOptions {
             journal_bytes: journal_bytes.unwrap_or(defaults.journal_bytes),
             direct_bytes_max: self.config.direct_write_max_bytes,
+            measuring: self.measuring,
             uuid_if_new: random_uuid()?,
             read_only: self.read_only,
             held_bytes_max: held_bytes_max.min(defaults.held_bytes_max),

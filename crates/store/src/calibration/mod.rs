@@ -7,9 +7,12 @@
 
 pub(crate) mod file;
 pub(crate) mod measure;
+pub(crate) mod shared;
 
 /// Identities of devices are cut to this length.
 pub(crate) const DEVICE_BYTES_MAX: usize = 512;
+/// Largest size measured; larger transactions are always written with a flush.
+pub(crate) const LARGEST_BYTES: u64 = 256 * 1024;
 
 /// How long writing so much to the journal takes, in each of the two ways to make it durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +38,9 @@ pub struct Calibration {
 }
 
 impl Calibration {
+    /// The largest durable write of a new store whose device is not measured yet: S3 finds FUA faster below this.
+    pub const UNMEASURED_BYTES_MAX: u64 = 128 * 1024;
+
     pub(crate) fn of(device: Option<String>, sizes: Vec<WriteTimes>) -> Self {
         Self {
             device: device.map(shortened),
@@ -47,6 +53,13 @@ impl Calibration {
     /// counts as another one.
     fn is_of(&self, device: Option<&str>) -> bool {
         device.is_none_or(|device| self.device.as_deref() == Some(device))
+    }
+
+    /// Whether the journal had room for every size.
+    fn has_all_sizes(&self) -> bool {
+        self.sizes
+            .last()
+            .is_some_and(|times| times.bytes == LARGEST_BYTES)
     }
 
     /// One like others, for tests and fuzz targets.

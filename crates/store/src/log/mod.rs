@@ -95,8 +95,10 @@ pub(crate) struct LogOptions {
     /// replaced. Rounded down to whole blocks.
     pub(crate) journal_bytes: u64,
     /// Transactions up to this size are written with one durable write, larger ones
-    /// with a write and a flush; none: as remembered, or measured for a new journal.
+    /// with a write and a flush; none: as remembered.
     pub(crate) direct_bytes_max: Option<u64>,
+    /// The same for a new journal, where it is not said above; none: measured.
+    pub(crate) direct_bytes_max_if_new: Option<u64>,
     /// Identity of the store, if the journal has to be made.
     pub(crate) uuid_if_new: [u8; 16],
     /// Nothing is created or written.

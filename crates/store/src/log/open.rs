@@ -45,13 +45,14 @@ pub(crate) fn open<L: Lower>(
                 .to_owned(),
         });
     }
+    let direct_bytes_max = options.direct_bytes_max.or(options.direct_bytes_max_if_new);
     let superblock = Superblock {
         version: FORMAT_VERSION,
         uuid: options.uuid_if_new,
         journal_bytes,
         epoch: 1,
         generation: 1,
-        direct_bytes_max: options.direct_bytes_max.unwrap_or(0),
+        direct_bytes_max: direct_bytes_max.unwrap_or(0),
         clean: true,
         reach: 0,
         home: None,
@@ -61,7 +62,7 @@ pub(crate) fn open<L: Lower>(
     let log = if options.read_only {
         absent(superblock)
     } else {
-        let measure = options.direct_bytes_max.is_none();
+        let measure = direct_bytes_max.is_none();
         fresh(create::first(lower, directory, superblock, measure)?)
     };
     let found = nothing(&log);

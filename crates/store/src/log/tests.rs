@@ -20,6 +20,7 @@ const BLOCK: u64 = JOURNAL_BLOCK_BYTES as u64;
 const OPTIONS: LogOptions = LogOptions {
     journal_bytes: 64 * 1024,
     direct_bytes_max: Some(8192),
+    direct_bytes_max_if_new: None,
     uuid_if_new: UUID,
     read_only: false,
     keeps_size: false,

@@ -8,12 +8,10 @@
 use std::io;
 use std::time::Instant;
 
-use crate::calibration::WriteTimes;
+use crate::calibration::{LARGEST_BYTES, WriteTimes};
 use crate::log::superblock::LOG_START;
 use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
 
-/// Largest size measured; larger transactions are always written with a flush.
-const LARGEST_BYTES: usize = 256 * 1024;
 /// Writes of each kind and size. Odd, so that there is a median.
 const ROUNDS: usize = 7;
 
@@ -26,7 +24,7 @@ pub(super) fn measure<L: Lower>(
 ) -> io::Result<Vec<WriteTimes>> {
     let mut measured = Vec::new();
     let mut bytes = JOURNAL_BLOCK_BYTES;
-    while bytes <= LARGEST_BYTES && LOG_START + bytes as u64 <= journal_bytes {
+    while bytes as u64 <= LARGEST_BYTES && LOG_START + bytes as u64 <= journal_bytes {
         let blocks = JournalBuffer::zeroed(bytes);
         let mut durable_ns = [0; ROUNDS];
         let mut flushed_ns = [0; ROUNDS];

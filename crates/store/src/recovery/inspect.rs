@@ -69,6 +69,7 @@ pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
     let options = LogOptions {
         journal_bytes: 0,
         direct_bytes_max: None,
+        direct_bytes_max_if_new: None,
         uuid_if_new: [0; 16],
         read_only: true,
         keeps_size: true,

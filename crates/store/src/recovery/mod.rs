@@ -25,7 +25,8 @@ use crate::apply::limbo::{self, Unnamed};
 use crate::apply::preallocation::{self, Preallocations};
 use crate::apply::reserve::{self, Reserve};
 use crate::apply::work::Applier;
-use crate::calibration;
+use crate::calibration::shared::Measuring;
+use crate::calibration::{self, Calibration};
 use crate::locks::Order;
 use crate::log::epoch::{Epoch, RenameMark};
 use crate::log::outstanding_copies::OutstandingCopies;
@@ -61,6 +62,8 @@ pub(crate) struct Opened<L: Lower> {
     pub(crate) capabilities: Capabilities,
     /// The value of [`crate::Store::first_new_object`].
     pub(crate) first_new: ObjectId,
+    /// The device is still to be measured.
+    pub(crate) is_unmeasured: bool,
 }
 
 /// The result of the scan, before anything is changed.
@@ -233,6 +236,7 @@ fn scan<L: Lower>(
         ),
         capabilities,
         first_new: first_above(replayed.ids_max),
+        is_unmeasured: false,
     };
     report_incomplete(&opened.overlay, &followed.incomplete);
     Ok(Found {
@@ -248,6 +252,10 @@ const fn log_options(options: &JournalOptions, keeps_size: bool) -> LogOptions {
     LogOptions {
         journal_bytes: options.journal_bytes,
         direct_bytes_max: options.direct_bytes_max,
+        direct_bytes_max_if_new: match options.measuring {
+            Measuring::AtOpening => None,
+            Measuring::Deferred { .. } => Some(Calibration::UNMEASURED_BYTES_MAX),
+        },
         uuid_if_new: options.uuid_if_new,
         read_only: options.read_only,
         keeps_size,
@@ -377,13 +385,12 @@ impl<L: Lower> Opened<L> {
         self.epoch.log().is_empty() && self.overlay.state().pending.is_empty()
     }
 
-    /// Finds what was measured of the device. If everything is applied and the store is on another
-    /// device, measures again; not if the threshold is configured.
+    /// Finds what was measured of the device. If the store is on another device, measures again, at once if
+    /// everything is applied, or later; not if the threshold is configured.
     fn find_calibration(&mut self, options: &JournalOptions, is_applied: bool) {
         let may_measure = is_applied && self.is_applied() && self.epoch.log().carried().is_none();
-        let is_configured = options.direct_bytes_max.is_some();
         let Self { overlay, epoch, .. } = self;
-        calibration::measure::at_open(overlay, epoch, may_measure, is_configured);
+        self.is_unmeasured = calibration::measure::at_open(overlay, epoch, may_measure, options);
     }
 
     /// Everything is applied: deletes what an earlier mount left, and counts ids anew.

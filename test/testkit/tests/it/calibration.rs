@@ -10,8 +10,8 @@ use std::sync::Arc;
 use mobifs_base::{DeviceNumber, Entry, FileKind, ObjectId, ObjectState, PAGE_BYTES};
 use mobifs_store::lower::{Create, Lower as _};
 use mobifs_store::{
-    CALIBRATION_FILE, Calibration, Gate, JournalOptions, JournalStore, Store as _, StoreError,
-    Transaction,
+    CALIBRATION_FILE, Calibration, Gate, JournalOptions, JournalStore, MeasuredDevices, Measuring,
+    Store as _, StoreError, Transaction,
 };
 use mobifs_testkit::crash::{Calls, CrashLower, Fate, Fault, Harm};
 use mobifs_testkit::entries::{plain_file, root_entry};
@@ -23,6 +23,7 @@ const FLUSHES: u64 = 4 * 7;
 const MEASURED: JournalOptions = JournalOptions {
     journal_bytes: 64 << 10,
     direct_bytes_max: None,
+    measuring: Measuring::AtOpening,
     uuid_if_new: *b"a calibrated one",
     read_only: false,
     reserve_bytes: 0,
@@ -286,16 +287,11 @@ fn a_measurement_that_fails_leaves_everything_as_it_was() {
 
 /// At every change during a measurement the power fails, with some of what is not durable on the
 /// medium: a store is found there that has everything, and is measured when it is opened next.
-#[test]
-fn a_power_cut_during_a_measurement_loses_nothing() {
-    let lower = CrashLower::new();
-    let store = open_on(&lower, FLASH, true);
+fn no_power_cut_loses_anything(lower: &CrashLower, store: &Opened, measure: impl FnOnce(&Opened)) {
     // The start of the log has had transactions.
     for number in 0..4 {
-        make(&store, &format!("file {number}"), number);
+        make(store, &format!("file {number}"), number);
     }
-    store.apply().unwrap();
-    lower.set_device(DISK);
     let mut seed = 7_u64;
     let (cuts, checked) = std::sync::mpsc::channel();
     lower.set_hook(Box::new(move |_, lower| {
@@ -309,8 +305,8 @@ fn a_power_cut_during_a_measurement_loses_nothing() {
         });
         cuts.send(image).unwrap();
     }));
-    store.calibrate().unwrap();
-    make(&store, "last", 4);
+    measure(store);
+    make(store, "last", 4);
     lower.clear_hook();
     let all = ["file 0", "file 1", "file 2", "file 3"];
     let images: Vec<_> = checked.iter().collect();
@@ -328,6 +324,199 @@ fn a_power_cut_during_a_measurement_loses_nothing() {
         let store = open_with(image, &MEASURED);
         assert_eq!(device(&store).as_deref(), DISK, "cut {cut}");
     }
+}
+
+#[test]
+fn a_power_cut_during_a_measurement_loses_nothing() {
+    let lower = CrashLower::new();
+    let store = open_on(&lower, FLASH, true);
+    lower.set_device(DISK);
+    no_power_cut_loses_anything(&lower, &store, |store| {
+        store.calibrate().unwrap();
+    });
+    // A measurement that was deferred.
+    let lower = CrashLower::new();
+    drop(open_on(&lower, FLASH, true));
+    lower.set_device(DISK);
+    let options = JournalOptions {
+        journal_bytes: MEASURED.journal_bytes,
+        ..deferred(new_devices())
+    };
+    let store = open_with(&lower, &options);
+    no_power_cut_loses_anything(&lower, &store, |store| store.apply().unwrap());
+    assert_eq!(device(&store).as_deref(), DISK);
+}
+
+/// What stores that defer their measurement share.
+fn new_devices() -> &'static MeasuredDevices {
+    Box::leak(Box::default())
+}
+
+/// As `FLUSHES`, with room for all sizes. Commits flush, too, where that was quicker.
+const DEFERRED_FLUSHES: u64 = 7 * 7;
+
+/// A store that measures when it has committed three blocks.
+fn deferred(devices: &'static MeasuredDevices) -> JournalOptions {
+    JournalOptions {
+        journal_bytes: 1 << 20,
+        measuring: Measuring::Deferred {
+            committed_bytes_min: 3 * 4096,
+            devices,
+        },
+        ..MEASURED
+    }
+}
+
+/// The store of another file on the same device, and its flushes until now.
+fn another_on(
+    device: Option<&str>,
+    options: &JournalOptions,
+) -> (CrashLower, Opened, impl Fn() -> u64 + use<>) {
+    let lower = CrashLower::new();
+    lower.set_device(device);
+    let store = open_with(&lower, options);
+    let counted = lower.clone();
+    (lower, store, move || counted.journal_flushes())
+}
+
+/// Commits three blocks and more, one file after the other, and applies after each.
+fn commit_enough(store: &Opened) {
+    for number in 0..3 {
+        make(store, &format!("file {number}"), number);
+        store.apply().unwrap();
+    }
+}
+
+/// Each new database was measured: 7 MiB for one of a few rows.
+#[test]
+fn stores_that_defer_it_measure_a_device_once_and_only_if_they_commit_enough() {
+    for flash in [FLASH, None] {
+        let options = deferred(new_devices());
+        let (_, small, small_flushes) = another_on(flash, &options);
+        let (lower, large, large_flushes) = another_on(flash, &options);
+        let (before, before_small) = (large_flushes(), small_flushes());
+        assert_eq!(large.calibration(), None);
+        let unmeasured_bytes_max = large.pending().durable_write_max_bytes;
+        assert_eq!(unmeasured_bytes_max, Calibration::UNMEASURED_BYTES_MAX);
+        for store in [&small, &large] {
+            make(store, "file", 7);
+            store.apply().unwrap();
+            assert_eq!(store.calibration(), None, "too early");
+        }
+        commit_enough(&large);
+        let measured = large.calibration().unwrap();
+        let flushes = large_flushes() - before;
+        assert_eq!(flushes / DEFERRED_FLUSHES, 1, "{flushes}");
+        assert_eq!(measured.device.as_deref(), flash);
+        assert_eq!(
+            large.pending().durable_write_max_bytes,
+            measured.direct_bytes_max
+        );
+        // The other one has not committed enough, and takes it when it next applies.
+        small.apply().unwrap();
+        assert_eq!(small.calibration(), Some(measured.clone()));
+        assert_eq!(
+            small.pending().durable_write_max_bytes,
+            measured.direct_bytes_max
+        );
+        commit_enough(&small);
+        // A new one takes it at once.
+        let (third_lower, third, third_flushes) = another_on(flash, &options);
+        assert_eq!(third.calibration(), Some(measured.clone()));
+        let at_open = third_flushes();
+        commit_enough(&third);
+        assert!(third_flushes() < at_open + DEFERRED_FLUSHES);
+        assert!(small_flushes() < before_small + DEFERRED_FLUSHES);
+        // So does one of another process, from any store that has it.
+        let options = deferred(new_devices());
+        for (lower, store) in [(lower, large), (third_lower, third)] {
+            store.close().unwrap();
+            drop(store);
+            let before = lower.journal_flushes();
+            let store = open_with(&lower, &options);
+            assert_eq!(store.calibration(), Some(measured.clone()));
+            assert_eq!(lower.journal_flushes(), before);
+        }
+        let (_, fourth, _) = another_on(flash, &options);
+        assert_eq!(fourth.calibration(), Some(measured));
+    }
+}
+
+#[test]
+fn a_store_on_another_device_keeps_what_it_used_until_it_has_committed_enough() {
+    let lower = CrashLower::new();
+    lower.set_device(FLASH);
+    let store = open_with(&lower, &deferred(new_devices()));
+    commit_enough(&store);
+    let before = store.calibration().unwrap();
+    store.close().unwrap();
+    drop(store);
+    lower.set_device(DISK);
+    let devices = new_devices();
+    // A card that was exchanged has left its measurement under the same number.
+    let (_, exchanged, _) = another_on(FLASH, &deferred(devices));
+    commit_enough(&exchanged);
+    let store = open_with(&lower, &deferred(devices));
+    assert_eq!(store.calibration(), Some(before.clone()));
+    assert_eq!(
+        store.pending().durable_write_max_bytes,
+        before.direct_bytes_max
+    );
+    commit_enough(&store);
+    assert_eq!(store.calibration().unwrap().device.as_deref(), DISK);
+}
+
+#[test]
+fn a_configured_size_is_not_measured_later_either() {
+    let (_, store, flushes) = another_on(
+        FLASH,
+        &JournalOptions {
+            direct_bytes_max: Some(12_288),
+            ..deferred(new_devices())
+        },
+    );
+    let before = flushes();
+    commit_enough(&store);
+    assert_eq!(store.calibration(), None);
+    assert_eq!(store.pending().durable_write_max_bytes, 12_288);
+    assert_eq!(flushes(), before);
+}
+
+/// Only speed depends on it: the apply has succeeded.
+#[test]
+fn a_deferred_measurement_that_fails_is_not_tried_again_by_that_store() {
+    let devices = new_devices();
+    let (lower, store, flushes) = another_on(FLASH, &deferred(devices));
+    commit_enough_but_one(&store);
+    let before = flushes();
+    lower.set_hook(Box::new(move |_, lower| {
+        // In the middle of the measurement.
+        if lower.journal_flushes() == before + 10 {
+            lower.set_fault(Some(fault(lower, Calls::Journal, 1)));
+        }
+    }));
+    make(&store, "last", 5);
+    store.apply().unwrap();
+    lower.clear_hook();
+    assert!(lower.failed_calls() > 0);
+    lower.set_fault(None);
+    assert_eq!(store.calibration(), None);
+    commit_enough(&store);
+    assert_eq!(store.calibration(), None);
+    assert!(flushes() < before + DEFERRED_FLUSHES);
+    let (_, other, _) = another_on(FLASH, &deferred(devices));
+    commit_enough(&other);
+    assert!(other.calibration().is_some(), "it is another one's turn");
+    store.close().unwrap();
+}
+
+/// The next block is the one with which a measurement is due.
+fn commit_enough_but_one(store: &Opened) {
+    while store.pending().commit_written_bytes < 2 * 4096 {
+        let number = store.pending().commits;
+        make(store, &format!("early {number}"), 10 + number);
+    }
+    store.apply().unwrap();
 }
 
 const CALLER: Caller = Caller {
