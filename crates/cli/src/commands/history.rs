@@ -47,7 +47,7 @@ fn json(archive: &Archive, snapshots: &[Snapshot]) -> serde_json::Value {
         one["commit"] = archive.transaction_of(snapshot).ok().into();
         one
     });
-    serde_json::json!({ "snapshots": all.collect::<Vec<_>>() })
+    serde_json::json!({ "schema": 1, "snapshots": all.collect::<Vec<_>>() })
 }
 
 fn named(archive: &Archive, snapshot: &Snapshot) -> serde_json::Value {
@@ -113,7 +113,8 @@ fn delete(archive: &Archive, unwanted: &[Snapshot], as_json: bool) -> Result<(),
     }
     let text = if as_json {
         let all: Vec<_> = deleted.into_iter().map(|(_, one)| one).collect();
-        serde_json::to_string_pretty(&serde_json::json!({ "deleted": all })).map_err(failed)?
+        serde_json::to_string_pretty(&serde_json::json!({ "schema": 1, "deleted": all }))
+            .map_err(failed)?
     } else {
         let lines = deleted.iter();
         let mut lines: Vec<_> = lines

@@ -237,6 +237,10 @@ fn is_steered(mountpoint: &Path) -> Result<bool, Failure> {
 /// could be asked.
 fn restore(mountpoint: &Path, unasked: ControlError) -> Result<(), Failure> {
     let mount = mount_of(mountpoint)?;
+    if let Some(mount) = mount.as_ref().filter(|mount| covers_steered(mount)) {
+        let path = mount.mountpoint.clone();
+        return Err(TakeoverError::Covered { path }.into());
+    }
     let mut left = StaleState::default();
     let mut committed = Ok(());
     let is_restored = match &mount {
@@ -286,6 +290,16 @@ fn restore(mountpoint: &Path, unasked: ControlError) -> Result<(), Failure> {
         ));
     }
     Ok(committed?)
+}
+
+/// Whether a daemon steers a filesystem over which this one is mounted.
+fn covers_steered(mount: &MountEntry) -> bool {
+    let covered = |other: &MountEntry| {
+        other.mountpoint == mount.mountpoint
+            && (other.device_major, other.device_minor) != (mount.device_major, mount.device_minor)
+            && mobifs_native::is_steered(other).is_some()
+    };
+    mobifs_host::mounts().is_ok_and(|table| table.iter().any(covered))
 }
 
 /// Restores the options of the mount that is there, and commits what the daemon would have committed; whether its
