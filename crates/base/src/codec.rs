@@ -62,7 +62,7 @@ impl core::error::Error for CodecError {}
 /// Longest varint.
 const VARINT_BYTES_MAX: usize = 10;
 
-/// Where encoded bytes go. Whoever must know their number first implements it by counting.
+/// Where encoded bytes go. A caller that needs their number first implements it by counting.
 pub trait Sink {
     /// Takes the next bytes as they are.
     fn put(&mut self, bytes: &[u8]);

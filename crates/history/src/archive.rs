@@ -5,8 +5,8 @@
 //! be the older one in it. But when nothing changes from before it is begun until it is made, it has
 //! what was there all the time. That is looked up afterwards: everything is committed first, and if
 //! the snapshot has no inode that a later transaction has changed, nothing was changed meanwhile.
-//! A change that came before the snapshot was begun is in a later transaction than the commit, whoever
-//! made it and by whatever means, because making a snapshot writes all content that is in memory.
+//! A change that came before the snapshot was begun is in a later transaction than the commit,
+//! whichever process made it, because making a snapshot writes all content that is in memory.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

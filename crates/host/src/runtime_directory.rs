@@ -118,7 +118,7 @@ impl DirectoryLock {
         matches!((locked, there), (Ok(locked), Ok(there)) if identity(&locked) == identity(&there))
     }
 
-    /// The lock, if nobody has it now.
+    /// The lock, if it is free.
     ///
     /// # Errors
     /// If the directory cannot be opened or locked.

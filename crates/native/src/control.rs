@@ -15,7 +15,7 @@ impl ControlHandler for Steering {
         let _turn = self.wait_for_turn(&request);
         if client.has_gone() {
             tracing::info!("a command was dropped: it has ended while it waited for its turn");
-            return Reply::error(ErrorKind::Failed, "no one waits for this any more");
+            return Reply::error(ErrorKind::Failed, "the client that asked for this has gone");
         }
         match request {
             Request::Status { select } => self.selected(&select),

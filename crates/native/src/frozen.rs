@@ -51,7 +51,7 @@ pub enum FrozenError {
 }
 
 /// Waits until the filesystem around `path` takes changes, if it is of a type that can be steered. Where it does not,
-/// and may have another reason than being frozen, `report` is told so, and a signal ends this process as ever.
+/// and may have another reason than being frozen, `report` is called with a sentence, and a signal ends this process.
 ///
 /// # Errors
 /// [`FrozenError`].

@@ -1,4 +1,4 @@
-//! What a daemon notes of a mount, for whoever restores it if the daemon is killed.
+//! What a daemon notes of a mount, for the next daemon or `mobifs steer --stop` if it is killed.
 
 use std::fs;
 use std::io;

@@ -32,7 +32,7 @@ pub struct StaleState {
     standstill: bool,
     socket: bool,
     note: bool,
-    /// Directories with the flag `+j`, which no one has noted any more: of a mount that has ended.
+    /// Directories with the flag `+j`, of which there is no note: of a mount that has ended.
     marked: Vec<PathBuf>,
 }
 

@@ -127,7 +127,7 @@ fn report(state: &State, now: mobifs_base::MonotonicNs) -> AppReport {
     }
 }
 
-/// Whoever has asked for it.
+/// The last commit, of the daemon or of another process.
 fn last_commit(state: &State) -> Option<Moment> {
     let both = [state.last_commit, state.last_other_commit];
     both.into_iter().flatten().max_by_key(|moment| moment.now)

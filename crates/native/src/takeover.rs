@@ -151,7 +151,7 @@ pub enum Difference {
     Unknown(String),
 }
 
-/// What is noted for whoever restores the options.
+/// What the process that restores the options has to know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     before: Settings,

@@ -2,7 +2,7 @@
 //! learnt of the programs.
 //!
 //! It lies in memory that outlives each of them. The kernel writes a call that it hands out straight into this memory,
-//! so at no moment is a call only with a process that may be killed: whoever comes after it finds the call here.
+//! so at no moment is a call only with a process that may be killed: the process that follows it finds the call here.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;

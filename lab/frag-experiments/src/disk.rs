@@ -93,7 +93,7 @@ pub(crate) struct Disk {
     served: Option<Served>,
     end: EndHandle,
     wanted: Wanted,
-    /// The setting of the loop device as it was, for whoever gets the device next.
+    /// The setting of the loop device as it was, for the next user of the device.
     read_ahead_before: Option<String>,
 }
 

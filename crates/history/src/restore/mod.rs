@@ -307,8 +307,8 @@ impl Place {
     }
 }
 
-/// Says of a directory that it is a copy that is not whole, as long as it is there; whoever makes
-/// the copy has the directory locked. What was there before has no mark, whatever its name.
+/// Says of a directory that it is a copy that is not whole, as long as it is there; the process that
+/// makes the copy has the directory locked. What was there before has no mark, whatever its name.
 struct Mark<'a> {
     directory: &'a OwnedFd,
     /// Not every filesystem has such attributes, and only root may set them.

@@ -120,7 +120,7 @@ pub(crate) struct Only {
     note: NoteFile,
 }
 
-/// What is noted for whoever restores what a daemon has left that was killed.
+/// What is noted for the next daemon, or `mobifs steer --stop`, if this one is killed.
 #[derive(Debug, Serialize, Deserialize)]
 struct Note {
     /// Where they were when they were marked.

@@ -12,7 +12,7 @@ use crate::history::{Keeper, warn_without};
 const LOOK_NS: u64 = 1_000_000_000;
 
 impl Steering {
-    /// Takes a snapshot if one is due; for whoever has just committed and still keeps others from it.
+    /// Takes a snapshot if one is due; the caller has just committed and keeps others from committing.
     pub(super) fn keep_history(&self, now: MonotonicNs) {
         self.with_history(|keeper| keeper.after_commit(now));
     }

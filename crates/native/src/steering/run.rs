@@ -141,7 +141,7 @@ impl Steering {
         }
     }
 
-    /// When changes of mappings, which no one reports, may have reached the limit of age, on a
+    /// When changes of mappings, which the kernel does not report, may have reached the limit of age, on a
     /// filesystem whose own interval does not hold for them. Where there are none, a commit then
     /// writes nothing.
     fn unseen_due_at(&self, state: &State) -> Option<MonotonicNs> {

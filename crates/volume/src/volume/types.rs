@@ -48,7 +48,7 @@ pub struct VolumeOptions {
     /// Where the state is kept that a successor of this process needs; none: a kill loses what is
     /// not committed.
     pub arena: Option<Arena>,
-    /// Is told of the applied state, while nothing changes it.
+    /// Called with the applied state, while nothing changes it.
     pub applied: Option<Arc<dyn AppliedState>>,
 }
 

@@ -1,4 +1,4 @@
-//! A journal as the commands that a device got, for whoever studies what a filesystem does.
+//! A journal as the commands that a device got, for studies of what a filesystem does.
 
 use mobifs_base::VirtualNs;
 

@@ -1,4 +1,4 @@
-//! Programs that run beside the one that is measured, until they are told to stop.
+//! Programs that run beside the one that is measured, until they are stopped.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;

@@ -33,7 +33,7 @@ pub(in crate::database) fn remove_now_and_then(directory: &Path) {
     }
 }
 
-/// The time since the machine was started, which no one sets. (rustix reads that clock by way of the vDSO, which
+/// The time since the machine was started, which cannot be set. (rustix reads that clock by way of the vDSO, which
 /// valgrind hides; looking for it there ends the program.)
 pub(super) fn since_boot() -> Duration {
     let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
