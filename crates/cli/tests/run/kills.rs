@@ -281,9 +281,20 @@ func main() {
 
 /// A program that works, with a steered filesystem and another one.
 struct Working {
-    child: Child,
+    /// None: it has ended.
+    child: Option<Child>,
     word: String,
     stop: PathBuf,
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        // A test has failed.
+        if let Some(child) = &mut self.child {
+            let _killed = child.kill();
+            let _ended = child.wait();
+        }
+    }
 }
 
 impl Working {
@@ -291,7 +302,9 @@ impl Working {
         let (steered, other) = (fixture.steered(), fixture.other());
         let stop = steered.join(STOP);
         let _none_there = fs::remove_file(&stop);
-        let word = format!("works-{by:?}-{}", go.is_some());
+        // Of this test only: others run at the same time.
+        let place = steered.parent().and_then(Path::file_name).unwrap();
+        let word = format!("works-{}", place.to_string_lossy());
         let words = [by.word(), "--app", &word, "--"];
         let mut command = fixture.command(&words);
         match go {
@@ -306,7 +319,7 @@ impl Working {
             }
         }
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().unwrap();
+        let child = Some(command.spawn().unwrap());
         Self { child, word, stop }
     }
 
@@ -316,9 +329,9 @@ impl Working {
     }
 
     /// The program ends without a complaint, and nothing of the supervisor is left.
-    fn end(self) {
+    fn end(mut self) {
         File::create(&self.stop).unwrap();
-        let output = self.child.wait_with_output().unwrap();
+        let output = self.child.take().unwrap().wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(
             output.status.success() && said.contains(WORKED),
