@@ -1,12 +1,12 @@
 //! What a daemon notes of a mount, for the next daemon or `mobifs steer --stop` if it is killed.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use mobifs_host::{MountEntry, runtime_directory};
 use mobifs_steered::Device;
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, open, statx};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -105,7 +105,7 @@ impl NoteFile {
 
     /// What was noted of this filesystem since it was mounted; none: nothing was, or of another one.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Option<T> {
-        let note: Note<T> = serde_json::from_slice(&fs::read(&self.path).ok()?).ok()?;
+        let note: Note<T> = serde_json::from_slice(&read_regular(&self.path).ok()?).ok()?;
         note.identity
             .is_of_same(self.identity)
             .then_some(note.content)
@@ -189,7 +189,7 @@ pub(crate) fn devices_noted_at(mountpoint: &Path, kind: &str) -> Result<Vec<Devi
     };
     let entries = runtime_directory().and_then(fs::read_dir).map_err(failed)?;
     let is_of_it = |path: &Path| {
-        let text = fs::read(path).unwrap_or_default();
+        let text = read_regular(path).unwrap_or_default();
         let note = serde_json::from_slice::<Note<serde_json::Value>>(&text).ok();
         let noted = note.and_then(|note| note.mountpoint);
         noted.is_some_and(|noted| Path::new(&noted) == mountpoint)
@@ -231,8 +231,18 @@ pub(crate) fn noted_elsewhere(
     Ok(None)
 }
 
-/// Removes what was noted of a filesystem that is mounted no longer, and returns it: with its last mount
-/// ended what was to be restored.
+/// What was noted of a filesystem of which this process sees no mount.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// Nothing, or it has a mount.
+    Nothing,
+    /// The filesystem is in use where this process does not see it, and can be restored when it is mounted here.
+    InUseElsewhere,
+    /// With its last mount ended what was to be restored: this was noted and is removed.
+    Removed(serde_json::Value),
+}
+
+/// Removes what was noted of a filesystem that is mounted no longer.
 ///
 /// # Errors
 /// There is no runtime directory.
@@ -240,17 +250,35 @@ pub(crate) fn remove_of_ended_mount(
     device: Device,
     kind: &str,
     table: &[MountEntry],
-) -> Result<Option<serde_json::Value>, NoteError> {
+) -> Result<Ended, NoteError> {
     let path = path_of(device, kind)?;
-    let text = fs::read(&path).unwrap_or_default();
+    let text = read_regular(&path).unwrap_or_default();
     let noted = serde_json::from_slice::<Note<serde_json::Value>>(&text).ok();
-    let Some(noted) = noted else { return Ok(None) };
+    let Some(noted) = noted else {
+        return Ok(Ended::Nothing);
+    };
     if mounts_of(device, table).any(|mount| noted.identity.is_of_same(Identity::of(mount))) {
-        return Ok(None);
+        return Ok(Ended::Nothing);
+    }
+    if noted.identity.filesystem.is_some_and(Filesystem::is_in_use) {
+        return Ok(Ended::InUseElsewhere);
     }
     let removed = fs::remove_file(&path);
     removed.map_err(|source| NoteError { file: path, source })?;
-    Ok(Some(noted.content))
+    Ok(Ended::Removed(noted.content))
+}
+
+/// The content of a note. What another program has put there may be a pipe, or have no end.
+fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    const NOTE_BYTES_MAX: u64 = 1 << 20;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = fs::File::from(open(path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut text = Vec::new();
+    file.take(NOTE_BYTES_MAX).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// The number of the mount that is not given again, where the kernel has one.

@@ -8,7 +8,7 @@ use mobifs_daemon::control::remove_stale_socket;
 use mobifs_host::{MountEntry, mounts};
 use mobifs_steered::{Device, Directory, PublishError, Registration};
 
-use crate::note::{self, NoteError};
+use crate::note::{self, Ended, NoteError};
 use crate::{history, only, takeover};
 
 /// What was left cannot be removed.
@@ -34,6 +34,8 @@ pub struct StaleState {
     note: bool,
     /// Directories with the flag `+j`, of which there is no note: of a mount that has ended.
     marked: Vec<PathBuf>,
+    /// A filesystem that has no mount here is in use, with the mount options of steering.
+    is_in_use_elsewhere: bool,
 }
 
 impl StaleState {
@@ -45,6 +47,11 @@ impl StaleState {
     /// Directories of a mount that has ended, steered by themselves, whose files keep the flag `+j`.
     pub fn marked(&self) -> &[PathBuf] {
         &self.marked
+    }
+
+    /// Whether a filesystem that has no mount here is in use, with the options of steering, which are noted still.
+    pub const fn is_in_use_elsewhere(&self) -> bool {
+        self.is_in_use_elsewhere
     }
 
     /// Withdraws what a daemon promised that was killed, so that no program relies on it until it
@@ -85,8 +92,12 @@ impl StaleState {
         device: Device,
         table: &[MountEntry],
     ) -> Result<(), StaleStateError> {
-        self.note |= note::remove_of_ended_mount(device, takeover::NOTE, table)?.is_some();
-        if let Some(marked) = note::remove_of_ended_mount(device, only::NOTE, table)? {
+        match note::remove_of_ended_mount(device, takeover::NOTE, table)? {
+            Ended::Nothing => {}
+            Ended::InUseElsewhere => self.is_in_use_elsewhere = true,
+            Ended::Removed(_) => self.note = true,
+        }
+        if let Ended::Removed(marked) = note::remove_of_ended_mount(device, only::NOTE, table)? {
             self.note = true;
             self.marked.extend(only::noted_directories(marked));
         }

@@ -228,6 +228,8 @@ fn lock(directory: &Directory) -> io::Result<File> {
         .create(true)
         .truncate(false)
         .mode(0o600)
+        // Opening a pipe would wait for its other end.
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)
         .open(directory.path().join(".lock"))?;
     ofd_lock::lock(&file)?;
     Ok(file)

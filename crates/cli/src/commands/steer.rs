@@ -283,6 +283,13 @@ fn restore(mountpoint: &Path, unasked: ControlError) -> Result<(), Failure> {
         sentence += &format!(", and what it had left is removed: {left}");
     }
     tell(&sentence);
+    if left.is_in_use_elsewhere() {
+        tell(&format!(
+            "the filesystem is in use where this process does not see it, as in a container, with the mount options of \
+             steering: mount it here again and run `mobifs steer --stop {}`",
+            shell_path(mountpoint)
+        ));
+    }
     for directory in left.marked() {
         tell(&format!(
             "files in {} may still have the flag `+j`: steer it once more with --only, and stop that",

@@ -152,6 +152,15 @@ impl Filesystem {
         about.ok().map(|about| about.ino())
     }
 
+    /// Whether the filesystem with this [number](Self::instance) is in use, wherever it is mounted.
+    pub(crate) fn is_in_use(instance: u64) -> bool {
+        ["/sys/fs/ext4", "/sys/fs/btrfs"].iter().any(|directory| {
+            let entries = std::fs::read_dir(directory).into_iter().flatten();
+            let mut all = entries.flatten().filter_map(|entry| entry.metadata().ok());
+            all.any(|about| about.ino() == instance)
+        })
+    }
+
     /// Its type.
     pub const fn kind(&self) -> &'static str {
         match self {

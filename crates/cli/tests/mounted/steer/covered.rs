@@ -3,11 +3,11 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Disk, EXT4, mount_line};
+use super::{Disk, EXT4, mount_line, unmount};
 use crate::fixture::{fails, mobifs, needs_mounts, succeeds, wait_until};
 
 /// An ext4 as the kernel shows it, whatever is mounted where.
@@ -108,23 +108,71 @@ fn options_are_restored_where_only_another_namespace_has_the_mount() {
     let Some(disk) = Disk::new(EXT4) else { return };
     let seen = Seen::of(&disk);
     let before = seen.options();
-    let mut holder = Command::new("unshare")
-        .args(["-m", "--propagation", "private", "sleep", "1000"])
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let table = format!("/proc/{}/mountinfo", holder.id());
-    let name = disk.at.display().to_string();
-    let own = fs::read_link("/proc/self/ns/mnt").unwrap();
-    let is_apart = || fs::read_link(format!("/proc/{}/ns/mnt", holder.id())).unwrap() != own;
-    wait_until(|| is_apart() && fs::read_to_string(&table).unwrap().contains(&name));
+    let _holder = Holder::of(&disk);
     disk.steer("[defaults]\nage_max_ms = 7000\n");
     assert!(seen.options().contains("commit=7"));
     let detached = Command::new("umount").arg("-l").arg(&disk.at).output();
     succeeds(&detached.unwrap());
     wait_until(|| seen.options() == before);
-    holder.kill().unwrap();
-    holder.wait().unwrap();
+}
+
+/// A mount namespace that has all mounts, and keeps them.
+struct Holder(Child);
+
+impl Holder {
+    fn of(disk: &Disk) -> Self {
+        let holder = Command::new("unshare")
+            .args(["-m", "--propagation", "private", "sleep", "1000"])
+            .stdout(Stdio::null())
+            .spawn();
+        let holder = Self(holder.unwrap());
+        let table = format!("/proc/{}/mountinfo", holder.0.id());
+        let name = disk.at.display().to_string();
+        let own = fs::read_link("/proc/self/ns/mnt").unwrap();
+        let namespace = format!("/proc/{}/ns/mnt", holder.0.id());
+        wait_until(|| {
+            let is_apart = fs::read_link(&namespace).is_ok_and(|its| its != own);
+            is_apart && fs::read_to_string(&table).unwrap().contains(&name)
+        });
+        holder
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _killed = self.0.kill();
+        let _ended = self.0.wait();
+    }
+}
+
+/// The note was thrown away, and with it the way back.
+#[test]
+fn stop_keeps_the_note_of_a_filesystem_that_another_namespace_has() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    let seen = Seen::of(&disk);
+    let before = seen.options();
+    let device = format!("/dev/{}", seen.name);
+    disk.steer("[defaults]\nage_max_ms = 7000\n");
+    let daemon = pid(&disk);
+    let _holder = Holder::of(&disk);
+    kill_process(daemon, Signal::KILL).unwrap();
+    let directory = format!("/proc/{}", daemon.as_raw_nonzero());
+    wait_until(|| !std::path::Path::new(&directory).exists());
+    unmount(&disk.at);
+    let stop = mobifs(&["steer", "--stop"], &disk.at);
+    let said = String::from_utf8_lossy(&stop.stderr).into_owned();
+    assert!(
+        said.contains("in use where this process does not see it"),
+        "{said}"
+    );
+    assert!(seen.options().contains("commit=7"));
+    let again = Command::new("mount")
+        .args([&device, disk.at.to_str().unwrap()])
+        .output();
+    succeeds(&again.unwrap());
+    disk.stop();
+    assert_eq!(seen.options(), before);
 }
 
 /// What programs had written was committed by the kernel's timer only.
