@@ -17,6 +17,7 @@ mod everything;
 mod filter;
 mod group;
 mod guards;
+mod lapse;
 mod launch;
 mod ledger;
 #[cfg(test)]
@@ -25,7 +26,9 @@ mod listener;
 mod opens;
 mod preload;
 mod priority;
+mod reach;
 mod received;
+mod relaxed_files;
 mod same_credentials;
 mod steering_units;
 #[cfg(test)]

@@ -3,12 +3,14 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
 
 use mobifs_steered::{Decisions, Look};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, open, openat2};
 use rustix::io::Errno;
 
 use crate::calls::{Kind, SYNCHRONOUS};
+use crate::lapse::Watch;
 use crate::listener::Answer;
 use crate::received::Received;
 use crate::same_credentials::{Twin, has_free_descriptors};
@@ -100,6 +102,7 @@ pub(crate) fn open_relaxed(
     call: &Received,
     kind: Kind,
     decisions: &Decisions,
+    watch: &Arc<Watch>,
     is_waiting: &dyn Fn() -> bool,
 ) -> Option<Answer> {
     let opening = Opening::of(call, kind)?;
@@ -109,7 +112,8 @@ pub(crate) fn open_relaxed(
     let base = base_of(call.thread, opening.directory, parent)?;
     let directory = enter(base.as_ref(), parent).ok()?;
     let look = Look::at(&directory).ok()?;
-    if !decisions.is_steered(&look, &directory, MountTable::of(call.thread).path()) {
+    let table = MountTable::of(call.thread);
+    if !decisions.is_steered(&look, &directory, table.path()) {
         return None;
     }
     let known = look_up(&directory, name);
@@ -136,8 +140,14 @@ pub(crate) fn open_relaxed(
         within(),
     );
     // What fails fails again when the kernel is asked to go on, as it should.
+    let file = file.ok()?;
+    let writes = opening.flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32;
+    let is_for_ever = !writes || decisions.is_unsafe();
+    if !is_for_ever && !watch.note(&file, look.device(&directory, table.path()).ok()?) {
+        return None;
+    }
     Some(Answer::Descriptor {
-        file: file.ok()?,
+        file,
         close_on_exec: opening.flags & libc::O_CLOEXEC as u32 != 0,
     })
 }

@@ -15,6 +15,7 @@ use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::calls::{Kind, kind_of};
 use crate::everything::sync_others;
+use crate::lapse::Watch;
 use crate::ledger::PLACES;
 use crate::listener::{Answer, Call, Listener, Next};
 use crate::opens::open_relaxed;
@@ -44,6 +45,7 @@ pub(crate) struct Supervisor {
     /// Where the library in the processes sees that one of them has mapped a file that it can write: from then on, who
     /// makes a call for durability is asked what it has mapped.
     mappings: Option<MappingFlag>,
+    watch: Arc<Watch>,
 }
 
 impl Supervisor {
@@ -54,6 +56,7 @@ impl Supervisor {
         calls_are_kept: bool,
         mappings: Option<MappingFlag>,
     ) -> Self {
+        let watch = Watch::new(directory.clone());
         Self {
             listener,
             decisions,
@@ -61,12 +64,14 @@ impl Supervisor {
             calls_are_kept,
             jobs: AtomicUsize::new(0),
             mappings,
+            watch,
         }
     }
 
     /// Answers calls until no process is left that could make one: whether it has come to that.
     pub(crate) fn serve(self: &Arc<Self>) -> bool {
         self.finish_left_over();
+        self.watch.resume();
         let mut threads = Threads::default();
         let mut failures = 0;
         loop {
@@ -83,7 +88,10 @@ impl Supervisor {
                         Decision::Later(kind) => answer_later(self, call, kind),
                     }
                 }
-                Ok(Next::Over) => return true,
+                Ok(Next::Over) => {
+                    self.watch.finish();
+                    return true;
+                }
                 Ok(Next::Late) => {}
                 Err(_) if failures < FAILURES_MAX => {
                     failures += 1;
@@ -108,7 +116,10 @@ impl Supervisor {
                     self.learn(&call);
                     self.listener.answer(&call, Answer::Continue);
                 }
-                Ok(Next::Over) => return true,
+                Ok(Next::Over) => {
+                    self.watch.finish();
+                    return true;
+                }
                 Ok(Next::Late) => return false,
                 Err(_) => std::thread::sleep(PAUSE),
             }
@@ -304,7 +315,7 @@ impl Supervisor {
                 sync_others(call.thread, &self.decisions).then_some(Answer::Value(0))
             }
             Kind::Write => write_relaxed(call, &self.decisions, &is_waiting),
-            kind => open_relaxed(call, kind, &self.decisions, &is_waiting),
+            kind => open_relaxed(call, kind, &self.decisions, &self.watch, &is_waiting),
         }
     }
 }

@@ -20,7 +20,8 @@ const SUPERVISOR_CALLS: &str = "SystemCallFilter=seccomp pidfd_open pidfd_getfd 
      memfd_create ftruncate dup2 dup3 chdir umask mkdir mkdirat rmdir unlinkat open openat access \
      faccessat faccessat2 newfstatat fstat lseek read readv pread64 write writev pwrite64 close \
      readlink readlinkat getdents64 madvise sysinfo uname sigaltstack rt_sigaction rt_sigprocmask \
-     tgkill sched_getattr sched_setattr setxattr getxattr";
+     tgkill sched_getattr sched_setattr setxattr getxattr \
+     capget fsync inotify_init1 inotify_add_watch";
 
 /// Why there is no drop-in.
 #[derive(Debug, thiserror::Error)]

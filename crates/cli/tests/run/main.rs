@@ -6,6 +6,7 @@ mod calls;
 mod containers;
 mod fixture;
 mod kills;
+mod lapses;
 mod life;
 mod program;
 mod refusals;

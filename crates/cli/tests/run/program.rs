@@ -134,6 +134,8 @@ fn do_step(name: &str, path: &Path, round: u32) -> Result<(), Error> {
             open_synchronous(name, path, round)
         }
         "locks" => keep_locks(path, round),
+        "stages" if round > 0 => Ok(()),
+        "stages" => write_in_stages(path),
         "full-table" => open_with_full_table(path, round),
         "long-path" => open_by_long_path(path),
         "open-how" => open_with_mode(path),
@@ -391,6 +393,49 @@ fn open_synchronous(name: &str, path: &Path, round: u32) -> Result<(), Error> {
     let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFD) };
     assert_eq!(flags, libc::FD_CLOEXEC);
     file.write_all(&round.to_ne_bytes())
+}
+
+/// Opens files to be durable, and writes to each when the test says so, until it says that it is the end.
+fn write_in_stages(path: &Path) -> Result<(), Error> {
+    let place = path.parent().unwrap();
+    let names = read_to_string(place.join("names"))?;
+    let names: Vec<&str> = names.split_whitespace().collect();
+    let open = |name: &&str| {
+        let options = &mut OpenOptions::new();
+        let file = options.write(true).custom_flags(libc::O_DSYNC);
+        file.open(place.join(name)).unwrap()
+    };
+    let files: Vec<File> = names.iter().map(open).collect();
+    let many = read_to_string(place.join("closed")).map_or(0, |text| text.parse().unwrap());
+    let before = flushes(place);
+    for number in 0..many {
+        let mut file = File::from(open_directly(
+            &place.join(format!("closed-{number}")),
+            libc::O_DSYNC | libc::O_CREAT,
+        )?);
+        file.write_all(b"text")?;
+    }
+    // A full journal is committed, too.
+    assert!(flushes(place) - before <= many / 10);
+    for stage in 0.. {
+        let said = |what: &str| place.join(format!("{what}-{stage}"));
+        while !said("begin").exists() {
+            if place.join("end").exists() {
+                return Ok(());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        for (file, name) in files.iter().zip(&names) {
+            let before = flushes(place);
+            for round in 0..TIMES {
+                file.write_all_at(&round.to_ne_bytes(), u64::from(round) * 4096)?;
+            }
+            let waits = flushes(place) - before >= u64::from(TIMES);
+            println!("{MARK}{name} {}", if waits { "waits" } else { "returns" });
+        }
+        std::fs::rename(said("begin"), said("done"))?;
+    }
+    Ok(())
 }
 
 fn open_directly(path: &Path, flags: libc::c_int) -> Result<OwnedFd, Error> {
