@@ -27,10 +27,17 @@ fn set_synchronous(path: &Path) {
     ioctl_setflags(&file, flags | IFlags::SYNC).unwrap();
 }
 
+/// What only the commands of this test have in their words: others may run the same tests at the same time.
+fn word_of(fixture: &Fixture) -> String {
+    let place = fixture.steered();
+    let base = place.parent().and_then(Path::file_name).unwrap();
+    format!("lapses-{}", base.to_string_lossy())
+}
+
 /// A program that has files open which it opened with `O_DSYNC`.
 struct Writer {
     place: PathBuf,
-    program: Child,
+    program: Option<Child>,
     stage: u32,
 }
 
@@ -46,10 +53,11 @@ impl Writer {
         fs::write(place.join("names"), names).unwrap();
         // What tests do here is on the disk before flushes are counted.
         rustix::fs::syncfs(File::open(&place).unwrap()).unwrap();
-        let mut command = fixture.command(&[By::Seccomp.word(), "--"]);
+        let word = word_of(fixture);
+        let mut command = fixture.command(&[By::Seccomp.word(), "--app", &word, "--"]);
         add_to(&mut command, &format!("stages {}", place.display()));
         adapt(&mut command);
-        let program = command.stdout(Stdio::piped()).spawn().unwrap();
+        let program = Some(command.stdout(Stdio::piped()).spawn().unwrap());
         Self {
             place,
             program,
@@ -65,10 +73,10 @@ impl Writer {
         self.stage += 1;
     }
 
-    /// What each write did.
-    fn end(self) -> String {
+    /// What each write has done.
+    fn end(mut self) -> String {
         fs::write(self.place.join("end"), "").unwrap();
-        let output = self.program.wait_with_output().unwrap();
+        let output = self.program.take().unwrap().wait_with_output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let text = String::from_utf8(output.stdout).unwrap();
         let said = text
@@ -76,6 +84,16 @@ impl Writer {
             .filter_map(|line| line.split("OUTCOME ").nth(1));
         let said = said.filter(|said| !said.starts_with("stages"));
         said.collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // A test has failed.
+        if let Some(program) = &mut self.program {
+            let _killed = program.kill();
+            let _ended = program.wait();
+        }
     }
 }
 
@@ -157,10 +175,11 @@ fn kills_of_the_supervisor_change_nothing() {
     let file = fixture.steered().join("file");
     let mut writer = Writer::start(&fixture, "file", |_| ());
     writer.write();
+    let word = word_of(&fixture);
     let kill = |process: usize| {
-        let whole = wait_until_whole(By::Seccomp.word());
-        kill_process(whole[process], Signal::KILL).unwrap();
-        wait_until(|| wait_until_whole(By::Seccomp.word())[2] != whole[2]);
+        let before = wait_until_whole(&word);
+        kill_process(before[process], Signal::KILL).unwrap();
+        wait_until(|| wait_until_whole(&word)[2] != before[2]);
     };
     kill(2);
     fixture.registration().withdraw().unwrap();
