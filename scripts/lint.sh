@@ -34,6 +34,16 @@ licences() {
   fi
 }
 
+# Both sides of a merge read as text in a document, and every other step accepts them.
+no_conflicts() {
+  local found
+  found=$(git grep -nE '^(<{7}|>{7}) ' -- .) || return 0
+  echo "marks of a merge that was not finished:"
+  echo "$found"
+  return 1
+}
+
+step "no conflicts of a merge" no_conflicts
 step "format" cargo fmt --all --check
 step "clippy" cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
 step "purity of the engine: no standard library" scripts/check-purity.sh
