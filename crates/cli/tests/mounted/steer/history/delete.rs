@@ -88,7 +88,7 @@ fn snapshots_are_deleted_by_age() {
     let again = delete(&["--json", "--older-than", "0s"], &disk.at);
     succeeds(&again);
     let said: serde_json::Value = serde_json::from_slice(&again.stdout).unwrap();
-    assert_eq!(said, serde_json::json!({ "deleted": [] }));
+    assert_eq!(said, serde_json::json!({ "schema": 1, "deleted": [] }));
 }
 
 /// Whether what is on the disk at this moment has all of them, or none.
