@@ -8,7 +8,7 @@ use std::time::Duration;
 use mobifs_daemon::control::{ControlClient, ControlError, Reply, Request};
 use mobifs_daemon::launch::{Ready, start_in_background};
 use mobifs_daemon::{Code, ConfigText, Failure, logging};
-use mobifs_host::{MountEntry, absolute_without_touching, mount_at, shell_path};
+use mobifs_host::{MountEntry, absolute_without_touching, mount_at, printable, shell_path};
 use mobifs_native::{
     Examination, Obstacle, Plan, StaleState, TakeoverError, commit_after_daemon, examine_only,
     left_elsewhere, prepare, restore_after_daemon, serve, unmark_after_daemon, wait_until_writable,
@@ -100,6 +100,7 @@ fn check(arguments: &SteerArguments) -> Result<(), Failure> {
     let word = shell_path(mountpoint.unwrap_or(&arguments.mountpoint));
     let steered = format!("{shown} is steered already: `mobifs status {word}`");
     if is_steered && arguments.config.is_none() && arguments.only.is_empty() {
+        let steered = printable(&steered);
         return print(&format!(
             "{steered}; with --config FILE this command says what another configuration would change.\n"
         ));
@@ -120,6 +121,8 @@ fn check(arguments: &SteerArguments) -> Result<(), Failure> {
         let shown = shown.to_string();
         lines.push(how_to_go_on(arguments, &found, &shown, &word, is_steered));
     }
+    // A path may have a line break.
+    let lines: Vec<_> = lines.iter().map(|line| printable(line)).collect();
     print(&(lines.join("\n") + "\n"))?;
     if is_possible {
         return Ok(());

@@ -20,6 +20,28 @@ fn says(said: &str, needles: &[&str]) {
     }
 }
 
+/// A line break in a path made lines of its own.
+#[test]
+fn each_sentence_is_one_line() {
+    needs_mounts!();
+    let Some(mut disk) = Disk::new(EXT4) else {
+        return;
+    };
+    let second = disk.fixture.directory("two\nlines");
+    let shown = disk.at.display().to_string();
+    disk.fixture.mount_other(&["--bind", &shown], &second);
+    let (output, said) = check(&second);
+    succeeds(&output);
+    assert!(
+        !said.lines().any(|line| line.starts_with("lines")),
+        "{said}"
+    );
+    disk.steer("");
+    let (output, said) = check(&second);
+    succeeds(&output);
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
 #[test]
 fn what_can_be_steered_is_said_to_be() {
     needs_mounts!();
