@@ -24,6 +24,9 @@ pub struct JournalOptions {
     /// [`Store::apply`](crate::Store::apply) writes so many pages of existing files or more before it keeps commits
     /// waiting.
     pub ahead_pages_min: usize,
+    /// Pages of SQLite's logs and rollback journals go to the journal as copies. Off by default: the crash search has
+    /// found a history (seed 88053) in which recovery does not find a source. Such a journal is read either way.
+    pub copies_pages: bool,
     /// What is allocated beyond the end of growing files.
     pub preallocation: Preallocation,
 }
@@ -70,6 +73,7 @@ impl Default for JournalOptions {
             held_bytes_max: 256 << 20,
             reserve_bytes: 0,
             ahead_pages_min: 256,
+            copies_pages: false,
             preallocation: Preallocation::default(),
         }
     }
