@@ -39,6 +39,12 @@ fn pid(disk: &Disk) -> Pid {
     Pid::from_raw(pid.try_into().unwrap()).unwrap()
 }
 
+fn kill_daemon(daemon: Pid) {
+    kill_process(daemon, Signal::KILL).unwrap();
+    let directory = PathBuf::from(format!("/proc/{}", daemon.as_raw_nonzero()));
+    wait_until(|| !directory.exists());
+}
+
 /// Mounts another ext4 over the disk.
 fn cover(disk: &mut Disk) {
     let image = disk.fixture.path("other-image");
@@ -87,10 +93,7 @@ fn stop_after_a_kill_does_not_change_what_is_mounted_over_it() {
     let seen = Seen::of(&disk);
     let before = seen.options();
     disk.steer("[defaults]\nage_max_ms = 10000\n");
-    let daemon = pid(&disk);
-    kill_process(daemon, Signal::KILL).unwrap();
-    let directory = format!("/proc/{}", daemon.as_raw_nonzero());
-    wait_until(|| !std::path::Path::new(&directory).exists());
+    kill_daemon(pid(&disk));
     cover(&mut disk);
     let other = mount_line(&disk.at);
     let stop = mobifs(&["steer", "--stop"], &disk.at);
@@ -156,9 +159,7 @@ fn stop_keeps_the_note_of_a_filesystem_that_another_namespace_has() {
     disk.steer("[defaults]\nage_max_ms = 7000\n");
     let daemon = pid(&disk);
     let _holder = Holder::of(&disk);
-    kill_process(daemon, Signal::KILL).unwrap();
-    let directory = format!("/proc/{}", daemon.as_raw_nonzero());
-    wait_until(|| !std::path::Path::new(&directory).exists());
+    kill_daemon(daemon);
     unmount(&disk.at);
     let stop = mobifs(&["steer", "--stop"], &disk.at);
     let said = String::from_utf8_lossy(&stop.stderr).into_owned();
