@@ -24,8 +24,8 @@ pub struct JournalOptions {
     /// [`Store::apply`](crate::Store::apply) writes so many pages of existing files or more before it keeps commits
     /// waiting.
     pub ahead_pages_min: usize,
-    /// Pages of SQLite's logs and rollback journals go to the journal as copies. Off by default: the crash search has
-    /// found a history (seed 88053) in which recovery does not find a source. Such a journal is read either way.
+    /// Pages of SQLite's logs and rollback journals go to the journal as copies. Off by default: the searches have to
+    /// pass longer with it (`docs/DESIGN.md`). Such a journal is read either way.
     pub copies_pages: bool,
     /// What is allocated beyond the end of growing files.
     pub preallocation: Preallocation,

@@ -14,7 +14,6 @@ use crate::lower::Lower;
 use crate::overlay::Overlay;
 use crate::overlay::lookup;
 use crate::overlay::pending::{PendingObject, PendingPage, Runs, write_runs};
-use crate::overlay::table::Location;
 
 /// A read from the device pays if fewer bytes than this have changed.
 const PAYS_BYTES_MAX: usize = PAGE_BYTES / 2;
@@ -103,13 +102,16 @@ impl<'a, L: Lower> Base<'a, L> {
     }
 
     /// What is committed of an object, without regard to the transaction; none if it has nothing, or
-    /// something that only the store's own directory has.
+    /// something that only the store's own directory has: recovery does not find there what the transaction has written
+    /// to its place already (`stage/`), nor in a copy of the store what was deleted and is in use (`limbo/`).
     pub(super) fn before(overlay: &Overlay<L>, id: ObjectId) -> Option<Self> {
         {
-            // The transaction has written content of a new file to its place already.
             let state = overlay.state();
-            let is_new = |location: &Location| location.in_stage() && location.names().is_empty();
-            if state.pending.object(id).is_none() && state.table.get(id).is_none_or(is_new) {
+            let is_found = match state.table.get(id) {
+                Some(location) => !location.names().is_empty(),
+                None => state.pending.object(id).is_some(),
+            };
+            if !is_found {
                 return None;
             }
         }

@@ -414,4 +414,17 @@ pub(super) const SCRIPTS: &[Script] = &[
             (|pen| pen.log_page(4, 8), After::Apply),
         ],
     },
+    Script {
+        // Found by the search: what lies in limbo is not found in a copy of the store.
+        name: "a database was deleted while it was open, and its log goes on with another one",
+        before: |_| {},
+        journal_bytes: 64 << 10,
+        steps: &[
+            (|pen| pen.log_page(1, 5), After::Apply),
+            (|pen| pen.remove_open("db"), After::Apply),
+            (|pen| pen.log_page(2, 6), After::Nothing),
+            (|pen| pen.file("other", 10), After::Nothing),
+            (|pen| pen.log_page(3, 7), After::Apply),
+        ],
+    },
 ];
