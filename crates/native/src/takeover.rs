@@ -92,7 +92,8 @@ pub enum TakeoverError {
     },
     /// Options are changed through the root of the mount, which another one hides.
     #[error(
-        "another filesystem is mounted over {path}, so the mount options of the steered one cannot be changed or          restored: unmount that first",
+        "another filesystem is mounted over {path}, so the mount options of the steered one cannot be changed or \
+         restored: unmount that first",
         path = path.display()
     )]
     Covered {

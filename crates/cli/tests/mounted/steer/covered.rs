@@ -73,7 +73,11 @@ fn options_are_those_of_the_steered_filesystem_where_another_is_mounted_over_it(
     let other = mount_line(&disk.at);
     assert!(other.contains("commit=44"), "{other}");
     let stop = mobifs(&["steer", "--stop"], &disk.at);
-    fails(&stop, 1, &["mounted over", "unmount"]);
+    fails(
+        &stop,
+        1,
+        &["cannot be changed or restored: unmount that first"],
+    );
     let config = disk.fixture.config("[defaults]\nage_max_ms = 600000\n");
     assert!(config.exists());
     kill_process(daemon, Signal::HUP).unwrap();
@@ -97,7 +101,11 @@ fn stop_after_a_kill_does_not_change_what_is_mounted_over_it() {
     cover(&mut disk);
     let other = mount_line(&disk.at);
     let stop = mobifs(&["steer", "--stop"], &disk.at);
-    fails(&stop, 1, &["mounted over", "unmount"]);
+    fails(
+        &stop,
+        1,
+        &["cannot be changed or restored: unmount that first"],
+    );
     assert_eq!(mount_line(&disk.at), other);
     succeeds(&Command::new("umount").arg(&disk.at).output().unwrap());
     disk.stop();
