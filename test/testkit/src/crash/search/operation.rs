@@ -114,8 +114,10 @@ const DATABASE_WEIGHTS: &[(Verb, u64)] = &[
     (Verb::Exchange, 1),
     (Verb::Link, 1),
     (Verb::Remove, 1),
+    (Verb::Recreate, 1),
     (Verb::RemoveOpen, 2),
     (Verb::SpillRemoved, 2),
+    (Verb::LinkUnnamed, 1),
     (Verb::Close, 1),
 ];
 
