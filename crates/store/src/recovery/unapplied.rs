@@ -147,7 +147,8 @@ fn wanted<L: Lower>(overlay: &Overlay<L>) -> Result<Wanted, StoreError> {
 }
 
 /// Deletes what lies in `limbo/` and is not known to the journal: it is not in use. An object that
-/// the journal knows may get its name from there.
+/// the journal knows may get its name from there, unless that is not its inode number: a mount of a copied store
+/// has deleted it, and a power cut undid that.
 ///
 /// # Errors
 /// [`StoreError::Lower`]; the rest is left for the next time.
@@ -156,7 +157,8 @@ pub(crate) fn clear_limbo_but_known<L: Lower>(overlay: &Overlay<L>) -> Result<()
     for entry in entries.map_err(StoreError::lower("listing .mobifs/limbo"))? {
         let is_known = {
             let mut state = overlay.state_mut();
-            let id = state.table.id_of(entry.inode);
+            let is_its_number = entry.name == entry.inode.to_string().as_bytes();
+            let id = state.table.id_of(entry.inode).filter(|_| is_its_number);
             id.is_some_and(|id| state.table.set_in_limbo(id, true))
         };
         if !is_known {

@@ -168,3 +168,29 @@ fn what_a_copy_deletes_from_limbo_does_not_come_back() {
     store.commit(transaction).unwrap();
     store.apply().unwrap();
 }
+
+/// Found by the crash search. A copy that had nothing to bind deleted what it had in `limbo/`, and a power cut after
+/// later transactions undid that. The name has the number of the original, and counted as one of the file's.
+#[test]
+fn a_name_in_limbo_that_comes_back_under_a_foreign_number_does_not_count() {
+    let lower = CrashLower::new();
+    let root = lower.root().unwrap();
+    lower.create(&root, b"a", Create::Regular).unwrap();
+    let store = open(&lower);
+    let file = store.list_directory(ObjectId::ROOT).unwrap()[0].id;
+    let mut transaction = Transaction::default();
+    transaction.push(root_entry("b", Some(file)));
+    transaction.push(root_entry("a", None));
+    store.commit(transaction).unwrap();
+    drop(store);
+    let own = lower.open(&root, b".mobifs", true).unwrap();
+    let limbo = lower.open(&own, b"limbo", true).unwrap();
+    lower.link(&root, b"a", &limbo, b"4711").unwrap();
+    let store = open(&lower);
+    let entries = store.list_directory(ObjectId::ROOT).unwrap();
+    assert_eq!(entries[0].name.as_bytes(), b"b");
+    let found = store.object(entries[0].id).unwrap();
+    assert_eq!(found.attributes.nlink, 1);
+    store.apply().unwrap();
+    assert_eq!(lower.list(&limbo).unwrap().len(), 0);
+}
