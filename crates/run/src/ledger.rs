@@ -6,17 +6,19 @@
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
-use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use zerocopy::FromZeros;
 
 use crate::received::Received;
+use crate::shared_page::SharedPage;
 
 /// How many calls can be with the supervisor at a time.
 pub(crate) const PLACES: usize = 65;
 
+/// Zeros are one without calls.
+#[derive(FromZeros)]
 #[repr(C)]
 struct Page {
     has_mapped: AtomicU32,
@@ -24,6 +26,7 @@ struct Page {
     places: [Place; PLACES],
 }
 
+#[derive(FromZeros)]
 #[repr(C)]
 struct Place {
     is_taken: AtomicU32,
@@ -32,16 +35,14 @@ struct Place {
     call: UnsafeCell<Received>,
 }
 
+// SAFETY: all words but the call are atomic, and the call belongs to who has the place.
+unsafe impl Sync for Place {}
+
 /// The shared memory. What is forked has the same.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    page: NonNull<Page>,
+    page: SharedPage<Page>,
 }
-
-// SAFETY: all words but the calls are atomic, and a call belongs to who has its place.
-unsafe impl Send for Ledger {}
-// SAFETY: as above.
-unsafe impl Sync for Ledger {}
 
 /// A place for one call, to be given back once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,17 +50,8 @@ pub(crate) struct Entry(usize);
 
 impl Ledger {
     pub(crate) fn create() -> Result<Self, Errno> {
-        let (bytes, both) = (size_of::<Page>(), ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: a new mapping, where the kernel finds room. It is aligned to pages and full of zeros, which are a
-        // page without calls.
-        let start = unsafe { mmap_anonymous(null_mut(), bytes, both, MapFlags::SHARED) }?;
-        let page = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
+        let page = SharedPage::create()?;
         Ok(Self { page })
-    }
-
-    fn page(&self) -> &Page {
-        // SAFETY: the mapping lives as long as this value, and what others change in it is atomic or in a cell.
-        unsafe { self.page.as_ref() }
     }
 
     /// Takes a place. There is one as long as no more than [`PLACES`] calls are taken up.
@@ -70,12 +62,12 @@ impl Ledger {
                 .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
             taken.is_ok()
         };
-        self.page().places.iter().position(take).map(Entry)
+        self.page.places.iter().position(take).map(Entry)
     }
 
     /// Gives the place back.
     pub(crate) fn give_back(&self, entry: &Entry) {
-        if let Some(place) = self.page().places.get(entry.0) {
+        if let Some(place) = self.page.places.get(entry.0) {
             place.is_taken.store(0, Ordering::Release);
         }
     }
@@ -86,7 +78,7 @@ impl Ledger {
         entry: &Entry,
         receive: impl FnOnce(*mut Received) -> Result<(), Errno>,
     ) -> Result<Received, Errno> {
-        let place = self.page().places.get(entry.0).ok_or(Errno::INVAL)?;
+        let place = self.page.places.get(entry.0).ok_or(Errno::INVAL)?;
         place.added.store(0, Ordering::Relaxed);
         let call = place.call.get();
         // SAFETY: the place belongs to the entry, so no other thread or process looks at the call; any bytes are one.
@@ -99,7 +91,7 @@ impl Ledger {
 
     /// Notes that the process of the call has got a descriptor for it.
     pub(crate) fn note_descriptor(&self, entry: &Entry, number: u32) {
-        if let Some(place) = self.page().places.get(entry.0) {
+        if let Some(place) = self.page.places.get(entry.0) {
             place.added.store(number + 1, Ordering::Release);
         }
     }
@@ -108,7 +100,7 @@ impl Ledger {
     ///
     /// For the only process that takes up calls, before it takes one up.
     pub(crate) fn left_over(&self) -> Vec<(Entry, Received, Option<u32>)> {
-        let places = self.page().places.iter().enumerate();
+        let places = self.page.places.iter().enumerate();
         let taken = places.filter(|(_, place)| place.is_taken.load(Ordering::Acquire) != 0);
         let left = taken.map(|(at, place)| {
             // SAFETY: who had the place has ended, and no other process takes up calls.
@@ -121,27 +113,20 @@ impl Ledger {
 
     /// A process has mapped a file that it can write.
     pub(crate) fn note_mapping(&self) {
-        self.page().has_mapped.store(1, Ordering::Release);
+        self.page.has_mapped.store(1, Ordering::Release);
     }
 
     pub(crate) fn has_mapped(&self) -> bool {
-        self.page().has_mapped.load(Ordering::Acquire) != 0
+        self.page.has_mapped.load(Ordering::Acquire) != 0
     }
 
     /// A process has restricted itself in ways that the supervisor cannot see.
     pub(crate) fn note_restriction(&self) {
-        self.page().is_restricted.store(1, Ordering::Release);
+        self.page.is_restricted.store(1, Ordering::Release);
     }
 
     pub(crate) fn is_restricted(&self) -> bool {
-        self.page().is_restricted.load(Ordering::Acquire) != 0
-    }
-}
-
-impl Drop for Ledger {
-    fn drop(&mut self) {
-        // SAFETY: this value owns the mapping, and no reference outlives it.
-        let _gone = unsafe { munmap(self.page.as_ptr().cast(), size_of::<Page>()) };
+        self.page.is_restricted.load(Ordering::Acquire) != 0
     }
 }
 

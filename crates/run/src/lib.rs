@@ -30,6 +30,7 @@ mod reach;
 mod received;
 mod relaxed_files;
 mod same_credentials;
+mod shared_page;
 mod steering_units;
 #[cfg(test)]
 mod supervised;

@@ -1,7 +1,9 @@
 //! A system call of another process, as the kernel hands it out.
 
+use zerocopy::FromZeros;
+
 /// `struct seccomp_notif`.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, FromZeros)]
 #[repr(C)]
 pub(crate) struct Received {
     /// The kernel's number of the notification.

@@ -2,16 +2,15 @@
 //!
 //! They are remembered in memory that outlives each of the supervisor's processes, as what the ledger has: the next
 //! worker must know them, too. No descriptor is kept, as the filesystem could not be unmounted then.
-#![allow(unsafe_code)]
 
-use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use mobifs_steered::Device;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use zerocopy::FromZeros;
 
 use crate::reach::Identity;
+use crate::shared_page::SharedPage;
 
 /// How many files are remembered. Of one more the open is the kernel's.
 pub(crate) const FILES_MAX: usize = 1024;
@@ -55,6 +54,7 @@ impl State {
     }
 }
 
+#[derive(FromZeros)]
 #[repr(C)]
 struct Place {
     state: AtomicU32,
@@ -66,6 +66,8 @@ struct Place {
     path: [AtomicU8; PATH_BYTES_MAX],
 }
 
+/// Zeros are places without files.
+#[derive(FromZeros)]
 #[repr(C)]
 struct Page {
     /// Counts the notes of all files.
@@ -88,27 +90,13 @@ pub(crate) struct Remembered {
 /// The shared memory. What is forked has the same. Of the threads of a process, one at a time may use it.
 #[derive(Debug)]
 pub(crate) struct RelaxedFiles {
-    page: NonNull<Page>,
+    page: SharedPage<Page>,
 }
-
-// SAFETY: all of the memory is atomic.
-unsafe impl Send for RelaxedFiles {}
-// SAFETY: as above.
-unsafe impl Sync for RelaxedFiles {}
 
 impl RelaxedFiles {
     pub(crate) fn create() -> Result<Self, Errno> {
-        let (bytes, both) = (size_of::<Page>(), ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: a new mapping, where the kernel finds room. It is aligned to pages and full of zeros, which are
-        // places without files.
-        let start = unsafe { mmap_anonymous(null_mut(), bytes, both, MapFlags::SHARED) }?;
-        let page = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
+        let page = SharedPage::create()?;
         Ok(Self { page })
-    }
-
-    fn page(&self) -> &Page {
-        // SAFETY: the mapping lives as long as this value, and all in it is atomic.
-        unsafe { self.page.as_ref() }
     }
 
     /// Remembers a file; false where there is no room for it.
@@ -116,14 +104,14 @@ impl RelaxedFiles {
         if path.len() > PATH_BYTES_MAX {
             return false;
         }
-        let noted = self.page().notes.fetch_add(1, Ordering::Relaxed);
+        let noted = self.page.notes.fetch_add(1, Ordering::Relaxed);
         if let Some(known) = self.used().find(|place| place.identity() == identity) {
             known.noted.store(noted, Ordering::Relaxed);
             known.set_path(path);
             return true;
         }
         let is_free = |place: &&Place| place.state.load(Ordering::Acquire) == FREE;
-        let Some(place) = self.page().places.iter().find(is_free) else {
+        let Some(place) = self.page.places.iter().find(is_free) else {
             return false;
         };
         place.noted.store(noted, Ordering::Relaxed);
@@ -141,7 +129,7 @@ impl RelaxedFiles {
 
     /// All files that are remembered.
     pub(crate) fn all(&self) -> Vec<Remembered> {
-        let places = self.page().places.iter().enumerate();
+        let places = self.page.places.iter().enumerate();
         places
             .filter_map(|(at, place)| place.remembered(at))
             .collect()
@@ -185,11 +173,11 @@ impl RelaxedFiles {
 
     fn used(&self) -> impl Iterator<Item = &Place> {
         let is_used = |place: &&Place| place.state.load(Ordering::Acquire) != FREE;
-        self.page().places.iter().filter(is_used)
+        self.page.places.iter().filter(is_used)
     }
 
     fn place_of(&self, file: &Remembered) -> Option<&Place> {
-        let place = self.page().places.get(file.place)?;
+        let place = self.page.places.get(file.place)?;
         let is_used = place.state.load(Ordering::Acquire) != FREE;
         (is_used && place.identity() == file.identity).then_some(place)
     }
@@ -232,13 +220,6 @@ impl Place {
             identity: self.identity(),
             path: path.map(|byte| byte.load(Ordering::Relaxed)).collect(),
         })
-    }
-}
-
-impl Drop for RelaxedFiles {
-    fn drop(&mut self) {
-        // SAFETY: this value owns the mapping, and no reference outlives it.
-        let _gone = unsafe { munmap(self.page.as_ptr().cast(), size_of::<Page>()) };
     }
 }
 
