@@ -6,7 +6,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::error::{AgeError, OnPath as _};
-use crate::place::{OpenedLocation, Where};
 
 /// Beside what a session writes: logs of the filesystem and of MobiFS, and metadata.
 const BESIDE_BYTES: u64 = 128 << 20;
@@ -15,56 +14,51 @@ const FULL_BYTES: u64 = 4 << 20;
 /// `st_blocks` counts these.
 const SECTOR_BYTES: u64 = 512;
 
-impl OpenedLocation {
-    /// Makes sure that the filesystem below an image has room for so many bytes more.
-    ///
-    /// # Errors
-    /// [`AgeError::HostFull`]: nothing was begun, and all that was written is whole.
-    pub(crate) fn check_host(&self, bytes: u64) -> Result<(), AgeError> {
-        let Where::Image { path, .. } = &self.location().place else {
-            return Ok(());
-        };
-        let (free, growth) = host_of(path)?;
-        let needed = growth.min(bytes.saturating_mul(2).saturating_add(BESIDE_BYTES));
-        if free >= growth {
-            return Ok(());
-        }
-        // What waits in memory would take room as well.
-        let disk = File::open(self.lower()).at("open", self.lower())?;
-        rustix::fs::syncfs(&disk).at("write out the filesystem of", self.lower())?;
-        let (free_bytes, growth) = host_of(path)?;
-        let needed_bytes = needed.min(growth);
-        if free_bytes >= needed_bytes {
-            return Ok(());
-        }
-        let path = path.clone();
-        Err(AgeError::HostFull {
-            path,
-            free_bytes,
-            needed_bytes,
-        })
+/// Makes sure that the filesystem below an image, which is mounted there, has room for so many bytes more.
+///
+/// # Errors
+/// [`AgeError::HostFull`]: nothing was begun, and all that was written is whole.
+pub(crate) fn check_host(image: &Path, mounted: &Path, bytes: u64) -> Result<(), AgeError> {
+    let (free, growth) = host_of(image)?;
+    let needed = growth.min(bytes.saturating_mul(2).saturating_add(BESIDE_BYTES));
+    if free >= growth {
+        return Ok(());
     }
+    // What waits in memory would take room as well.
+    let disk = File::open(mounted).at("open", mounted)?;
+    rustix::fs::syncfs(&disk).at("write out the filesystem of", mounted)?;
+    let (free_bytes, growth) = host_of(image)?;
+    let needed_bytes = needed.min(growth);
+    if free_bytes >= needed_bytes {
+        return Ok(());
+    }
+    Err(AgeError::HostFull {
+        path: image.to_owned(),
+        free_bytes,
+        needed_bytes,
+    })
+}
 
-    /// Says of an error whether it came about because the filesystem below an image is full.
-    pub(crate) fn explained(&self, error: AgeError) -> AgeError {
-        let is_outside = matches!(
-            error,
-            AgeError::Io { .. } | AgeError::Sqlite { .. } | AgeError::Tool { .. }
-        );
-        let Where::Image { path, .. } = &self.location().place else {
-            return error;
-        };
-        match host_of(path) {
-            Ok((free_bytes, growth)) if is_outside && free_bytes < FULL_BYTES.min(growth) => {
-                let (path, needed_bytes) = (path.clone(), growth.min(BESIDE_BYTES));
-                AgeError::HostFull {
-                    path,
-                    free_bytes,
-                    needed_bytes,
-                }
+/// Says of an error whether it came about because the filesystem below an image is full. The image is in `file`
+/// meanwhile.
+pub(crate) fn explained(image: &Path, file: &Path, error: AgeError) -> AgeError {
+    let is_outside = matches!(
+        error,
+        AgeError::Io { .. }
+            | AgeError::Sqlite { .. }
+            | AgeError::Tool { .. }
+            | AgeError::Full { .. }
+            | AgeError::Measure(_)
+    );
+    match host_of(file) {
+        Ok((free_bytes, growth)) if is_outside && free_bytes < FULL_BYTES.min(growth) => {
+            AgeError::HostFull {
+                path: image.to_owned(),
+                free_bytes,
+                needed_bytes: growth.min(BESIDE_BYTES),
             }
-            _ => error,
         }
+        _ => error,
     }
 }
 

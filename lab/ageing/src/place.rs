@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use mobifs_fragmentation::{MeasureError, Options, Report, measure};
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::database::Vfs;
 use crate::error::{AgeError, OnPath as _};
 use crate::fill::refuse_content;
+use crate::host::{check_host, explained};
 
 /// The directory of the tree, below the place.
 pub const TREE: &str = "aged";
@@ -222,11 +223,11 @@ impl OpenedLocation {
                 }
                 needs_root(path)?;
                 let lock = start_beside(&beside)?;
-                let opened = Self::make_image(location, &beside, lock);
-                if opened.is_err() {
+                Self::make_image(location, &beside, lock).map_err(|error| {
+                    let error = explained(path, &beside.join(NEW_IMAGE), error);
                     forget(location);
-                }
-                opened
+                    error
+                })
             }
         }
     }
@@ -287,7 +288,8 @@ impl OpenedLocation {
                 needs_root(path)?;
                 clean(&beside, location.through == Through::Native)?;
                 keep_image(path, &beside)?;
-                place.mount_image(path, &beside)?;
+                let mounted = place.mount_image(path, &beside);
+                mounted.map_err(|error| explained(path, path, error))?;
             }
         }
         Ok(place)
@@ -419,6 +421,25 @@ impl OpenedLocation {
         }
     }
 
+    /// Makes sure that an image may grow by so many bytes.
+    ///
+    /// # Errors
+    /// As [`check_host`].
+    pub(crate) fn check_host(&self, bytes: u64) -> Result<(), AgeError> {
+        match &self.location.place {
+            Where::Image { path, .. } => check_host(path, self.lower(), bytes),
+            Where::Directory(_) => Ok(()),
+        }
+    }
+
+    /// Says of an error whether it came about because the filesystem below an image is full.
+    pub(crate) fn explained(&self, error: AgeError) -> AgeError {
+        match &self.location.place {
+            Where::Image { path, .. } => explained(path, path, error),
+            Where::Directory(_) => error,
+        }
+    }
+
     /// Measures the tree after everything has come to its place.
     ///
     /// # Errors
@@ -484,14 +505,15 @@ impl OpenedLocation {
         if !self.is_owner {
             return Ok(());
         }
-        if let Some(mount) = self.mount.take() {
-            tool(Command::new(mobifs()?).arg("umount").arg(&mount))?;
+        let disk = self.disk.take();
+        let mut ended = self.mount.take().map_or(Ok(()), |mount| end_mount(&mount));
+        if let Some(disk) = disk.as_deref().filter(|_| self.steers) {
+            self.steers = false;
+            let mobifs = mobifs()?;
+            ended = tool(Command::new(mobifs).args(["steer", "--stop"]).arg(disk));
         }
-        if std::mem::take(&mut self.steers) {
-            let mut stop = Command::new(mobifs()?);
-            tool(stop.args(["steer", "--stop"]).arg(self.lower()))?;
-        }
-        self.disk.take().map_or(Ok(()), |disk| unmount(&disk))
+        let unmounted = disk.map_or(Ok(()), |disk| unmount(&disk));
+        ended.and(unmounted)
     }
 }
 
@@ -650,8 +672,11 @@ fn clean(beside: &Path, may_be_steered: bool) -> Result<(), AgeError> {
         let entry = mount_at(path).at("look for a mount at", path);
         entry.map(|entry| entry.is_some())
     };
-    if is_mounted(&mount)? {
-        tool(Command::new(mobifs()?).arg("umount").arg(&mount))?;
+    if is_mounted(&mount)?
+        && let Err(error) = end_mount(&mount)
+        && is_mounted(&mount)?
+    {
+        return Err(error);
     }
     if is_mounted(&disk)? {
         if let Some(mobifs) = mobifs().ok().filter(|_| may_be_steered) {
@@ -662,6 +687,25 @@ fn clean(beside: &Path, may_be_steered: bool) -> Result<(), AgeError> {
         unmount(&disk)?;
     }
     Ok(())
+}
+
+/// Unmounts a mount of MobiFS. Where it cannot commit, because the filesystem of its store has failed, it would stay
+/// for ever: it is ended as by a power cut then, from which a run goes on. The error says so all the same.
+fn end_mount(mount: &Path) -> Result<(), AgeError> {
+    const FAILED: i32 = 1;
+    let mobifs = mobifs()?;
+    let mut umount = Command::new(&mobifs);
+    let output = umount
+        .arg("umount")
+        .arg(mount)
+        .stdin(Stdio::null())
+        .output();
+    let cannot_commit = matches!(&output, Ok(output) if output.status.code() == Some(FAILED));
+    if cannot_commit {
+        let mut cut = Command::new(&mobifs);
+        let _ended = tool(cut.args(["drill", "power-cut", "--yes"]).arg(mount));
+    }
+    result_of(&umount, output)
 }
 
 /// Other programs look into filesystems, and keep them busy for a moment.
@@ -704,28 +748,27 @@ fn tool(command: &mut Command) -> Result<(), AgeError> {
 /// The same, with the lock of the run until its end: should this process be killed meanwhile, the next run waits
 /// for it. Standard input takes the lock there, which these programs do not read.
 fn tool_under(lock: Option<&File>, command: &mut Command) -> Result<(), AgeError> {
-    let words = [command.get_program()]
-        .into_iter()
-        .chain(command.get_args());
-    let words: Vec<_> = words
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect();
-    let program = words.join(" ");
     let held = lock.and_then(|lock| lock.try_clone().ok());
     let output = command
         .stdin(held.map_or_else(Stdio::null, Stdio::from))
         .output();
-    match output {
-        Ok(output) if output.status.success() => Ok(()),
+    result_of(command, output)
+}
+
+fn result_of(command: &Command, output: io::Result<Output>) -> Result<(), AgeError> {
+    let said = match output {
+        Ok(output) if output.status.success() => return Ok(()),
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);
             let last = said.trim().lines().next_back().unwrap_or_default();
-            let said = format!("{} ({last})", output.status);
-            Err(AgeError::Tool { program, said })
+            format!("{} ({last})", output.status)
         }
-        Err(error) => Err(AgeError::Tool {
-            program,
-            said: error.to_string(),
-        }),
-    }
+        Err(error) => error.to_string(),
+    };
+    let words = [command.get_program()]
+        .into_iter()
+        .chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    let program = words.join(" ");
+    Err(AgeError::Tool { program, said })
 }

@@ -171,6 +171,16 @@ pub fn go_on(
     stop: &AtomicBool,
     watch: &mut Watch<'_>,
 ) -> Result<(), AgeError> {
+    let done = work(place, state, stop, watch);
+    done.map_err(|error| place.explained(error))
+}
+
+fn work(
+    place: &OpenedLocation,
+    state: &mut State,
+    stop: &AtomicBool,
+    watch: &mut Watch<'_>,
+) -> Result<(), AgeError> {
     match &state.work {
         Work::Scenarios(_) => days(place, state, stop, watch),
         Work::LargeAndSmall(work) => {
@@ -267,8 +277,7 @@ fn days(
                 title: &session.title,
             });
             place.check_host(session.bytes())?;
-            let done = executor.session(session);
-            done.map_err(|error| place.explained(error))?;
+            executor.session(session)?;
         }
         let mut over = end_of_day(place, day, &sessions, &mut checksum)?;
         over.written_bytes = place.written_bytes()?.0.saturating_sub(written_before);

@@ -6,6 +6,7 @@
 )]
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -197,6 +198,83 @@ fn killed(through: &str, kill_after_ms: u64) -> Vec<String> {
     let output = phone.run(&["--resume"]);
     assert!(output.status.success(), "{}", errors(&output));
     checksums(&output)
+}
+
+/// An image on a small filesystem in memory, which is its host.
+struct OnSmallHost(Phone);
+
+impl OnSmallHost {
+    fn new() -> Option<Self> {
+        let phone = Phone::new()?;
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=400m", "tmpfs"]);
+        succeed(mount.arg(phone.base.path()));
+        Some(Self(phone))
+    }
+
+    /// Whether the first day is under way: a database is there.
+    fn is_under_way(&self, through: &str) -> bool {
+        let below = if through == "mount" { "mount" } else { "disk" };
+        let beside = self.0.base.path().join("phone.img.age").join(below);
+        beside.join("aged/data/camera/databases/media0.db").exists()
+    }
+
+    /// Takes all room of the host.
+    fn fill(&self) {
+        let mut hog = fs::File::create(self.0.base.path().join("hog")).unwrap();
+        for part in [1 << 20, 4096] {
+            while hog.write_all(&vec![1; part]).is_ok() {}
+        }
+    }
+}
+
+impl Drop for OnSmallHost {
+    fn drop(&mut self) {
+        for name in ["phone.img.age/mount", "phone.img.age/disk", ""] {
+            let mut umount = Command::new("umount");
+            let _output = umount.arg("-l").arg(self.0.base.path().join(name)).output();
+        }
+    }
+}
+
+/// The error was one of the filesystem in the image or of a program, and with a mount of MobiFS, whose store cannot be
+/// written any more, everything stayed mounted, and `--resume` could not unmount it either.
+#[test]
+fn a_host_that_becomes_full_is_named_and_with_room_the_run_goes_on() {
+    let Some(phone) = Phone::new() else { return };
+    // Long enough to become full meanwhile.
+    let words = SMALL.map(|word| if word == "7" { "20" } else { word });
+    let whole = checksums(&phone.run(&words));
+    let through: &[&str] = if has_mobifs() {
+        &["plain", "vfs", "mount"]
+    } else {
+        &["plain", "vfs"]
+    };
+    for through in through {
+        let host = OnSmallHost::new().unwrap();
+        let phone = &host.0;
+        let words = [&words[..], &["--through", through]].concat();
+        let child = phone.command(&words).spawn().unwrap();
+        let start = Instant::now();
+        while !host.is_under_way(through) {
+            assert!(start.elapsed() < PATIENCE, "{through}: no database");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        host.fill();
+        let output = child.wait_with_output().unwrap();
+        let said = errors(&output);
+        assert_eq!(output.status.code(), Some(1), "{through}: {said}");
+        let last = said.lines().next_back().unwrap();
+        let is_named = last.contains("the filesystem below the image")
+            && last.contains("make room there")
+            && last.contains("frag age --resume --image");
+        assert!(is_named, "{through}: {said}");
+        phone.assert_nothing_is_mounted();
+        fs::remove_file(phone.base.path().join("hog")).unwrap();
+        let output = phone.run(&["--resume"]);
+        assert!(output.status.success(), "{through}: {}", errors(&output));
+        assert_eq!(checksums(&output), whole, "{through}");
+    }
 }
 
 /// Whatever it was at: neither a new run nor `--resume` was possible when there was no state yet.
