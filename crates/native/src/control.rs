@@ -29,8 +29,8 @@ impl ControlHandler for Steering {
             }
             Request::Screen { on } => done(self.screen_switched(on)),
             Request::Reload { config } => match self.reload(config.as_deref().map(Path::new)) {
-                Ok(false) => Reply::Unchanged,
-                outcome => changed(outcome.map(drop)),
+                Ok((has_changed, waiting)) => Reply::reloaded(has_changed, &waiting),
+                Err(error) => changed(Err(error)),
             },
             Request::Set { app, settings } => self.change(&app, &settings),
             Request::StopSteering => done(self.end()),

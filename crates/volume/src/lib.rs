@@ -27,9 +27,9 @@ pub use app_selection::AppSelection;
 pub use arena::{Arena, ArenaError, Entered, InFlightRequest, RequestSlot, enter};
 pub use clock::{Clock, SystemClock};
 pub use config::{
-    Config, ConfigError, ConfigKeys, EventSources, HistoryRules, Kind, PolicyChange, PolicyKey,
-    PolicySettings, Rules, SettingError, Size, check_policy, class_name, config_keys, parse_class,
-    parse_policy, parse_size,
+    Config, ConfigError, ConfigKeys, EventSources, HistoryRules, Kind, LastingSettings,
+    PolicyChange, PolicyKey, PolicySettings, Rules, SettingError, Size, check_policy, class_name,
+    config_keys, parse_class, parse_policy, parse_size,
 };
 #[cfg(feature = "fault-points")]
 pub use fault_points::{FAULT_POINTS, FAULTS};

@@ -20,6 +20,18 @@ pub(crate) fn run(arguments: &ReloadArguments) -> Result<(), Failure> {
             );
             Ok(())
         }
+        Reply::Waits { has_changed, keys } => {
+            let others = if has_changed {
+                "what else has changed is in force"
+            } else {
+                "nothing else has changed"
+            };
+            tell(&format!(
+                "with the next mount (of a steered filesystem: when it is steered anew) these keys change: {}; {others}",
+                keys.join(", ")
+            ));
+            Ok(())
+        }
         other => Err(unexpected(&other)),
     }
 }

@@ -329,6 +329,33 @@ fn classes_and_limits_change_while_mounted() {
     fixture.umount();
 }
 
+/// It said that nothing had changed, or nothing at all.
+#[test]
+fn a_reload_names_the_keys_that_wait_for_the_next_mount() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    let config = fixture.directory("config").join("mobifs.toml");
+    fs::write(&config, "objects_max = 5000\n").unwrap();
+    fixture.mount(&["--config", config.to_str().unwrap()]);
+    let reload = |text: &str| {
+        fs::write(&config, text).unwrap();
+        let output = mobifs(&["reload"], &fixture.mountpoint);
+        succeeds(&output);
+        message(&output)
+    };
+    let waits = "apply_idle_ms = 9000\nobjects_max = 6000\n";
+    let said = reload(waits);
+    assert!(said.contains("apply_idle_ms, objects_max;"), "{said}");
+    assert!(said.contains("nothing else has changed"), "{said}");
+    let said = reload(&format!("{waits}[defaults]\nage_max_ms = 70000\n"));
+    assert!(said.contains("apply_idle_ms, objects_max;"), "{said}");
+    assert!(said.contains("is in force"), "{said}");
+    assert!(fixture.log().contains("apply_idle_ms, objects_max"));
+    let said = reload("objects_max = 5000\n[defaults]\nage_max_ms = 71000\n");
+    assert_eq!(said, "");
+    fixture.umount();
+}
+
 #[test]
 fn a_mount_over_files_hides_them_with_the_option() {
     needs_mounts!();

@@ -88,6 +88,13 @@ pub enum Reply {
     Done,
     /// There was nothing to do: the answer to [`Request::Reload`] of what is in force already.
     Unchanged,
+    /// The answer to [`Request::Reload`] where some keys have changed that only the next mount takes over.
+    Waits {
+        /// Whether anything has changed at once.
+        has_changed: bool,
+        /// The names of the keys.
+        keys: Vec<String>,
+    },
     /// Done; the mount is out of the tree, and its daemon ends with its last user.
     Detached {
         /// What keeps the filesystem in use although no program had anything open in the mount:
@@ -123,6 +130,19 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// What a reload has come to: whether anything has changed at once, and the keys that wait for the next mount.
+    #[must_use]
+    pub fn reloaded(has_changed: bool, waiting: &[&str]) -> Self {
+        match (has_changed, waiting) {
+            (true, []) => Self::Done,
+            (false, []) => Self::Unchanged,
+            (has_changed, waiting) => Self::Waits {
+                has_changed,
+                keys: waiting.iter().map(|&key| key.to_owned()).collect(),
+            },
+        }
+    }
+
     /// A failure.
     pub fn error(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self::Error {

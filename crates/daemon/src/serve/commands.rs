@@ -12,8 +12,8 @@ use crate::mount_users::{MountUser, users_of_device};
 use mobifs_fuse::{SessionHandle, UnmountError};
 use mobifs_host::{Client, MountEntry, mount_at};
 use mobifs_volume::{
-    AppName, AppSelection, Arena, OpenedStore, OwnerState, PolicySettings, ROOM_ADVICE, Volume,
-    VolumeError,
+    AppName, AppSelection, Arena, Config, LastingSettings, OpenedStore, OwnerState, PolicySettings,
+    ROOM_ADVICE, Volume, VolumeError,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -95,6 +95,7 @@ pub(crate) struct Daemon {
     totals: Option<TotalsLog>,
     handle: SessionHandle,
     config_file: Option<PathBuf>,
+    lasting: LastingSettings,
     power_cut: AtomicBool,
     end_now: AtomicBool,
 }
@@ -107,7 +108,7 @@ impl Daemon {
         restarts: u64,
         supervisor: SupervisorLink,
         paths: MountPaths,
-        config_file: Option<PathBuf>,
+        (config, config_file): (&Config, Option<PathBuf>),
     ) -> Self {
         let status = volume.status();
         let totals = (!status.read_only).then(|| TotalsLog::start(&paths.store, &status));
@@ -128,6 +129,7 @@ impl Daemon {
             opened: Mutex::new(Some(opened)),
             handle,
             config_file,
+            lasting: LastingSettings::of_mount(config),
             power_cut: AtomicBool::new(false),
             end_now: AtomicBool::new(false),
         }
@@ -222,8 +224,11 @@ impl Daemon {
         }
     }
 
-    /// SIGHUP: load the configuration again; whether that changes anything.
-    pub(crate) fn reload(&self, other: Option<&Path>) -> Result<bool, Failure> {
+    /// SIGHUP: load the configuration again; whether that changes anything, and the keys that wait for the next mount.
+    pub(crate) fn reload(
+        &self,
+        other: Option<&Path>,
+    ) -> Result<(bool, Vec<&'static str>), Failure> {
         let text = ConfigText::load(other.or(self.config_file.as_deref()))?;
         let has_changed = self.volume.reload(&text.config)?;
         if let Some(recording) = &self.recording {
@@ -238,8 +243,14 @@ impl Daemon {
                 )
             }
         }
-        tracing::info!(has_changed, "configuration reloaded");
-        Ok(has_changed)
+        let wanted = LastingSettings::of_mount(&text.config);
+        let waiting = self.lasting.different_in(&wanted);
+        tracing::info!(
+            has_changed,
+            waits_for_next_mount = waiting.join(", "),
+            "configuration reloaded"
+        );
+        Ok((has_changed, waiting))
     }
 
     fn status(&self, select: &AppSelection) -> Reply {
@@ -450,8 +461,7 @@ impl ControlHandler for Daemon {
                 }
             }
             Request::Reload { config } => match self.reload(config.as_deref().map(Path::new)) {
-                Ok(true) => Reply::Done,
-                Ok(false) => Reply::Unchanged,
+                Ok((has_changed, waiting)) => Reply::reloaded(has_changed, &waiting),
                 Err(failure) => Reply::error(ErrorKind::Usage, failure.message),
             },
             Request::Set { app, settings } => self.set(&app, &settings),

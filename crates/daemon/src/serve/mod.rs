@@ -92,7 +92,7 @@ pub fn serve(
         restarts,
         supervisor,
         paths,
-        config_file,
+        (&plan.config.config, config_file),
     );
     let daemon = Arc::new(daemon.recorded(recording));
     fault_point("control");

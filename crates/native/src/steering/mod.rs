@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use mobifs_engine::{Moment, ObservedTransaction, Pacing};
 use mobifs_host::MountEntry;
 use mobifs_steered::{Device, PublishError, Scope};
-use mobifs_volume::{Clock as _, Config, SystemClock};
+use mobifs_volume::{Clock as _, Config, LastingSettings, SystemClock};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -90,6 +90,7 @@ pub struct Steering {
     /// Locked first of all, for one request that commits.
     turn: Mutex<()>,
     config_file: Option<PathBuf>,
+    lasting: LastingSettings,
 }
 
 impl Steering {
@@ -166,6 +167,7 @@ impl Steering {
             state: Mutex::new(state),
             turn: Mutex::new(()),
             config_file,
+            lasting: LastingSettings::of_steered(config),
         };
         steering.look_at_counters();
         // What was written before it was steered is promised nothing yet.

@@ -5,7 +5,9 @@ use std::path::Path;
 use mobifs_base::PAGE_BYTES_U64;
 use mobifs_daemon::ConfigText;
 use mobifs_engine::{AppRules as _, Class};
-use mobifs_volume::{ConfigError, PolicyChange, Rules, SettingError, check_policy};
+use mobifs_volume::{
+    ConfigError, LastingSettings, PolicyChange, Rules, SettingError, check_policy,
+};
 
 use super::Steering;
 use crate::check::{Obstacle, commit_interval_s};
@@ -114,13 +116,14 @@ impl Steering {
     }
 
     /// Loads the configuration again, and sets the mount options anew if another program has changed
-    /// them; whether that changes anything.
+    /// them; whether that changes anything, and the keys that wait until the filesystem is steered anew.
     ///
     /// # Errors
     /// [`SettingsError`].
-    pub fn reload(&self, other: Option<&Path>) -> Result<bool, SettingsError> {
+    pub fn reload(&self, other: Option<&Path>) -> Result<(bool, Vec<&'static str>), SettingsError> {
         let text = ConfigText::load(other.or(self.config_file.as_deref()))?;
         let config = text.config;
+        let wanted = LastingSettings::of_steered(&config);
         self.look_at_options();
         let before = self.reloadable();
         let replaces = !self.state().rules.changes().is_empty();
@@ -135,9 +138,14 @@ impl Steering {
         }
         self.set_history(config.history);
         let has_changed = self.reloadable() != before;
-        tracing::info!(has_changed, "configuration reloaded");
+        let waiting = self.lasting.different_in(&wanted);
+        tracing::info!(
+            has_changed,
+            waits_for_next_start = waiting.join(", "),
+            "configuration reloaded"
+        );
         self.wake();
-        Ok(has_changed)
+        Ok((has_changed, waiting))
     }
 
     /// What a reload can change.
