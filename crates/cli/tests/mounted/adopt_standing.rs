@@ -1,11 +1,13 @@
 //! Adoptions whose directory or store is not where it was left.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use serde_json::json;
 
 use crate::adopt::{Adoption, is_immutable, set_immutable};
-use crate::fixture::{fails, message, mobifs, needs_mounts, succeeds};
+use crate::fixture::{IN_USE, fails, message, mobifs, needs_mounts, succeeds};
 
 const FAILED: i32 = 1;
 
@@ -163,4 +165,51 @@ fn commands_that_are_advised_are_words_of_a_shell() {
         assert!(message(&refused).contains(needle), "{}", message(&refused));
         succeeds(&adoption.unadopt());
     }
+}
+
+/// By a path through a bind mount it was another adoption, with a note of its own, that could go neither way.
+#[test]
+fn an_adopted_directory_is_known_by_any_path() {
+    needs_mounts!();
+    let mut adoption = Adoption::new();
+    fs::write(adoption.directory.join("file"), "precious").unwrap();
+    let run = |adoption: &Adoption, name: &str, words: &[&str], directory: &Path| {
+        let mut command = adoption.command(name, words);
+        command.arg(directory).output().unwrap()
+    };
+    let parent = adoption.directory.parent().unwrap().to_owned();
+    let (above, beside) = (
+        adoption.fixture.directory("above"),
+        adoption.fixture.directory("beside"),
+    );
+    let words = ["--bind", parent.to_str().unwrap()];
+    adoption.fixture.mount_other(&words, &above);
+    let other_path = above.join("a dir");
+    adoption.adopt();
+    let own = adoption.directory.to_str().unwrap().to_owned();
+    let words = ["--bind", &own];
+    adoption.fixture.mount_other(&words, &beside);
+    for path in [&other_path, &beside] {
+        let output = run(&adoption, "adopt", &[], path);
+        succeeds(&output);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            said.contains(&format!("{own} is adopted already")),
+            "{said}"
+        );
+        assert!(message(&output).contains("by another path"));
+        assert_eq!(adoption.list().as_array().unwrap().len(), 1);
+        let output = run(&adoption, "unadopt", &["--dry-run"], path);
+        succeeds(&output);
+    }
+    // What lies in the store, by a path that does not say so.
+    fs::create_dir(adoption.store().join("inner")).unwrap();
+    let inner = above.join("a dir.mobifs-store/inner");
+    let output = run(&adoption, "adopt", &["--boot", "none", "--dry-run"], &inner);
+    fails(&output, IN_USE, &["one lies in the other"]);
+    succeeds(&Command::new("umount").arg(&beside).output().unwrap());
+    succeeds(&run(&adoption, "unadopt", &[], &other_path));
+    assert_eq!(adoption.list(), json!([]));
+    let file = adoption.directory.join("file");
+    assert_eq!(fs::read(file).unwrap(), b"precious");
 }

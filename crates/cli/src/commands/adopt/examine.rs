@@ -11,6 +11,7 @@ use rustix::fs::{Access, access};
 use super::directory::Directory;
 use super::durable::cannot;
 use super::note::Notes;
+use super::other_paths::overlap;
 use super::place::{Place, refused};
 use super::standing::is_over;
 
@@ -111,7 +112,10 @@ fn apart_from_others(place: &Place, notes: &Notes) -> Result<(), Failure> {
         if is_over(&other, &note)? {
             continue;
         }
-        if other != *place && (place.overlaps(other.directory()) || place.overlaps(other.store())) {
+        let overlaps = place.overlaps(other.directory())
+            || place.overlaps(other.store())
+            || overlap(place, &other);
+        if other != *place && overlaps {
             let shown = place.directory().display();
             let (other, word) = (other.directory().display(), shell_path(other.directory()));
             return Err(Failure::new(

@@ -4,9 +4,9 @@
 //! and is mounted under its own name. [`note`] says which directories are adopted and where each of them
 //! goes; [`place`] sees how far it has come; [`forward`] and [`back`] are the steps, each of which is done
 //! only if it is not done yet, so whatever ends one of them (a kill, a power cut) is followed by the same
-//! command, or the other one. [`examine`], [`standing`] and [`users`] refuse what cannot be done, before anything is
-//! changed. [`mount_point`] is the empty directory to mount on, [`starter`] mounts now and when the machine
-//! starts, by a [`unit`].
+//! command, or the other one. [`other_paths`] knows an adopted directory by any path. [`examine`], [`standing`] and
+//! [`users`] refuse what cannot be done, before anything is changed. [`mount_point`] is the empty directory to mount
+//! on, [`starter`] mounts now and when the machine starts, by a [`unit`].
 
 mod all_users;
 mod back;
@@ -19,6 +19,7 @@ mod journald;
 mod list;
 mod mount_point;
 mod note;
+mod other_paths;
 mod place;
 mod standing;
 mod starter;
@@ -61,7 +62,7 @@ pub(crate) fn adopt(arguments: &AdoptArguments) -> Result<ExitCode, Failure> {
     if arguments.finish {
         return Ok(finish(directory, &notes));
     }
-    let place = Place::find(directory)?;
+    let place = other_paths::known(Place::find(directory)?, &notes)?;
     standing::check(&place, notes.find(&place)?.as_ref())?;
     let found = found(&place, &notes, || new_note(&place, arguments))?;
     if arguments.dry_run {
@@ -106,6 +107,7 @@ pub(crate) fn unadopt(arguments: &UnadoptArguments) -> Result<(), Failure> {
     arm_fault_points();
     let notes = Notes::of_user(arguments.notes.as_deref())?;
     let place = place_of_note(&arguments.directory, &notes)?;
+    let place = other_paths::known(place, &notes)?;
     standing::not_of_another(&place, notes.find(&place)?.as_ref())?;
     // This process must not be what uses it.
     std::env::set_current_dir("/").map_err(durable::cannot("change to", Path::new("/")))?;
