@@ -86,6 +86,11 @@ install-sqlite: ## Install the SQLite extension and its header (PREFIX, DESTDIR)
 uninstall: ## Remove what install, install-lab and install-sqlite put there
 	@! ls $(DESTDIR)/etc/mobifs/adopted/*.json >/dev/null 2>&1 || \
 		{ echo "directories are adopted (mobifs adopt --list): mobifs unadopt DIR first" >&2; exit 1; }
+	@# Users have their notes in their homes; the program knows all of them.
+	@mobifs=$(PREFIX)/bin/mobifs all=; [ "$$(id -u)" != 0 ] || all=--all-users; \
+		if [ -z "$(DESTDIR)" ] && [ -x "$$mobifs" ] && list=$$("$$mobifs" adopt --list $$all --json) && \
+			{ printf %s "$$list" | grep -q '"directory"' || ! "$$mobifs" every adopted; }; then \
+			echo "directories are adopted (mobifs adopt --list $$all): mobifs unadopt DIR first" >&2; exit 1; fi
 	rm -f $(DESTDIR)$(PREFIX)/bin/mobifs $(DESTDIR)$(PREFIX)/bin/mobifs-top $(DESTDIR)$(PREFIX)/bin/mobifs-lab
 	rm -f $(DESTDIR)$(PREFIX)/lib/mobifs/libmobifs_run.so
 	rmdir $(DESTDIR)$(PREFIX)/lib/mobifs 2>/dev/null || :

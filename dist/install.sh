@@ -23,8 +23,18 @@ made=$root$prefix/lib/mobifs/directories
 links="mount.fuse.mobifs umount.fuse.mobifs umount.fuseblk.mobifs"
 
 if [ "$uninstall" = yes ]; then
-  if ls "$root"/etc/mobifs/adopted/*.json >/dev/null 2>&1; then
-    echo "install.sh: directories are adopted (mobifs adopt --list); make them ordinary ones first (mobifs unadopt DIR)" >&2
+  # Without the program their names would lead to empty directories. Root's notes are in /etc, those of users in their
+  # homes, and what is mounted without a note is an adoption, too: the program knows them all.
+  adopted=no
+  ! ls "$root"/etc/mobifs/adopted/*.json >/dev/null 2>&1 || adopted=yes
+  mobifs=$prefix/bin/mobifs all=
+  [ "$(id -u)" != 0 ] || all=--all-users
+  if [ -z "$root" ] && [ -x "$mobifs" ] && list=$("$mobifs" adopt --list $all --json); then
+    ! printf %s "$list" | grep -q '"directory"' || adopted=yes
+    "$mobifs" every adopted || adopted=yes
+  fi
+  if [ $adopted = yes ]; then
+    echo "install.sh: directories are adopted (mobifs adopt --list $all); make them ordinary ones first (mobifs unadopt DIR)" >&2
     exit 1
   fi
   if grep -qsE ' fuse(blk)?\.mobifs ' /proc/self/mounts && [ -z "$root" ]; then

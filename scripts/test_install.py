@@ -84,12 +84,37 @@ def files_of_others_stay(script: Path, root: Path) -> None:
     must(not (root / "usr/local/bin").exists(), "a directory of ours is left")
 
 
+def adopted_directories_of_any_user_keep_the_program(script: Path, root: Path) -> None:
+    prefix = root / "prefix"
+    makefile = ("make", "-s", "-C", str(ROOT), "uninstall", f"PREFIX={prefix}", f"HELPERDIR={root}/sbin")
+    script_command = ("sh", str(script), "--prefix", str(prefix), "--helpers", f"{root}/sbin", "--uninstall")
+    environment = {name: value for name, value in os.environ.items() if name not in ("DESTDIR", "MAKEFLAGS", "MAKELEVEL")}
+    program = prefix / "bin/mobifs"
+    adopted = """case $* in 'adopt --list'*) echo '{"adopted":[{"directory":"/home/a/.cache"}]}' ;; esac"""
+    mounted = "case $* in 'every adopted') exit 1 ;; esac"
+    for command in (script_command, makefile):
+        for text in (adopted, mounted):
+            program.parent.mkdir(parents=True, exist_ok=True)
+            program.write_text(f"#!/bin/sh\n{text}\n")
+            program.chmod(0o755)
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+            must(done.returncode != 0, f"{command[0]} succeeded although a directory is adopted")
+            must("directories are adopted" in done.stderr, f"{command[0]}: {done.stderr}")
+            must(program.exists(), f"{command[0]} has removed the program")
+        program.write_text("#!/bin/sh\n")
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        is_mounted = "MobiFS is mounted" in done.stderr
+        must(done.returncode == 0 or is_mounted, f"{command[0]}: {done.stderr}")
+        must(is_mounted or not program.exists(), f"{command[0]} has left the program")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--script", type=Path, default=ROOT / "dist/install.sh")
     options = parser.parse_args()
     failed = 0
-    tests = (a_user_of_a_prefix, empty_directories_of_the_system_stay, files_of_others_stay)
+    tests = (a_user_of_a_prefix, empty_directories_of_the_system_stay, files_of_others_stay,
+             adopted_directories_of_any_user_keep_the_program)  # fmt: skip
     for test in tests:
         with TemporaryDirectory() as scratch:
             root = Path(scratch) / "root"
