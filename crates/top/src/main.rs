@@ -18,6 +18,10 @@ use clap::Parser;
 use mobifs_daemon::{Code, Failure};
 use mobifs_host::printable;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{self, EnterAlternateScreen};
+use ratatui::layout::{Rect, Size};
+use ratatui::{DefaultTerminal, TerminalOptions, Viewport};
 
 use model::{Action, Model};
 use mount::Mount;
@@ -26,6 +30,10 @@ use mount::Mount;
 const KEY_WAIT: Duration = Duration::from_millis(100);
 /// Keys that are taken between two pictures, at most.
 const EVENTS_MAX: usize = 10_000;
+/// More of a terminal is not drawn on: each of its cells is kept in memory twice, and a terminal may say that it has
+/// four thousand million of them.
+const COLUMNS_MAX: u16 = 1000;
+const LINES_MAX: u16 = 400;
 
 const KEYS: &str = "\
 Keys:
@@ -73,22 +81,49 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     let mut model = Model::new(first, Instant::now());
     // A panic restores the terminal, too.
-    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let mut terminal = begin().map_err(failed)?;
     let interval = Duration::from_millis(arguments.interval_ms);
     let shown = show(&mut terminal, &mut model, &mount, interval);
     ratatui::try_restore().map_err(failed)?;
     shown.map_err(failed)
 }
 
+fn begin() -> io::Result<DefaultTerminal> {
+    let area = drawn_on(terminal::size()?.into());
+    let viewport = Viewport::Fixed(area);
+    let terminal = ratatui::try_init_with_options(TerminalOptions { viewport })?;
+    execute!(io::stdout(), EnterAlternateScreen)?;
+    Ok(terminal)
+}
+
+/// The part of a terminal of this size that is drawn on.
+fn drawn_on(size: Size) -> Rect {
+    Rect::new(
+        0,
+        0,
+        size.width.min(COLUMNS_MAX),
+        size.height.min(LINES_MAX),
+    )
+}
+
+fn draw(terminal: &mut DefaultTerminal, model: &Model) -> io::Result<()> {
+    let area = drawn_on(terminal.size()?);
+    if terminal.get_frame().area() != area {
+        terminal.resize(area)?;
+    }
+    terminal.draw(|frame| view::draw(frame, model))?;
+    Ok(())
+}
+
 fn show(
-    terminal: &mut ratatui::DefaultTerminal,
+    terminal: &mut DefaultTerminal,
     model: &mut Model,
     mount: &Mount,
     interval: Duration,
 ) -> io::Result<()> {
     let mut asked = Instant::now();
     loop {
-        terminal.draw(|frame| view::draw(frame, model))?;
+        draw(terminal, model)?;
         let mut wait = interval.saturating_sub(asked.elapsed()).min(KEY_WAIT);
         // All that waits: drawn one by one, pasted text took seconds.
         for _ in 0..EVENTS_MAX {
@@ -106,7 +141,7 @@ fn show(
                 Some(Action::End) => return Ok(()),
                 Some(Action::Ask(request, what)) => {
                     model.say(format!("{what} …"));
-                    terminal.draw(|frame| view::draw(frame, model))?;
+                    draw(terminal, model)?;
                     model.say(mount.carry_out(&request, &what));
                 }
                 None => {}
@@ -118,5 +153,23 @@ fn show(
                 model.update(mount.status(), Instant::now());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It took gigabytes, or ended with a panic.
+    #[test]
+    fn of_a_terminal_without_bounds_a_part_is_drawn_on() {
+        let size = Size::new(u16::MAX, u16::MAX);
+        assert!(drawn_on(size).area() <= 400_000);
+        let size = Size::new(640, 216);
+        assert_eq!(
+            drawn_on(size),
+            Rect::new(0, 0, 640, 216),
+            "as large as it is"
+        );
     }
 }
