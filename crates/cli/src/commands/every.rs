@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mobifs_daemon::control::{
-    AnswerPatience, ControlClient, Reply, Request, detached_mounts, own_mounts,
+    AnswerPatience, ControlClient, Reply, Request, covered_mounts, detached_mounts, own_mounts,
 };
 use mobifs_daemon::{Code, Failure};
 use mobifs_host::{DaemonProcess, MountEntry, daemon_processes, mounts, printable_path};
@@ -111,8 +111,9 @@ fn still_runs(process: &DaemonProcess) -> Failure {
     Failure::new(
         Code::InUse,
         format!(
-            "process {} still serves {}, which was unmounted lazily and is in use, or is mounted in another mount \
-             namespace: end the programs that use it, or unmount it there",
+            "process {} still serves {}, which was unmounted lazily and is in use, is mounted in another mount \
+             namespace, or has another filesystem mounted over it: end the programs that use it, unmount it there, or \
+             unmount what hides it",
             process.pid,
             printable_path(process.last_word())
         ),
@@ -122,7 +123,8 @@ fn still_runs(process: &DaemonProcess) -> Failure {
 /// Commits all at the same time: one that does not answer holds up none of the others.
 fn commit() -> Result<(), Failure> {
     let found = own_mounts().map_err(failed)?;
-    let detached = detached_mounts().map_err(failed)?;
+    let mut detached = detached_mounts().map_err(failed)?;
+    detached.extend(covered_mounts().map_err(failed)?);
     thread::scope(|scope| {
         let of_mounts = found
             .iter()

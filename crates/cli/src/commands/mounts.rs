@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use mobifs_daemon::control::{
-    ControlClient, ControlError, Reply, Request, detached_mounts, own_mounts,
+    ControlClient, ControlError, Reply, Request, covered_mounts, detached_mounts, own_mounts,
 };
 use mobifs_daemon::{Code, Failure};
 use mobifs_host::{MountEntry, absolute_without_touching, printable, printable_path};
@@ -15,7 +15,7 @@ use unicode_width::UnicodeWidthStr as _;
 use super::figures::{padded, size};
 pub(super) use super::out_of_tree::PATIENCE;
 use super::out_of_tree::place_in_status;
-use super::{fetch, json_text};
+use super::{fetch, json_text, unexpected};
 
 /// A mount, and what its daemon says.
 pub(super) struct Found {
@@ -24,9 +24,12 @@ pub(super) struct Found {
     /// False: a lazy unmount has taken it out while programs use it, or it is in another mount
     /// namespace.
     pub(super) is_in_tree: bool,
+    /// Another filesystem is mounted over it.
+    pub(super) is_covered: bool,
 }
 
-/// All mounts that this process sees, in the order of mounting, then those that are not in the tree.
+/// All mounts that this process sees, in the order of mounting, then those that are covered, then those that are not in
+/// the tree.
 /// `apps_max`: so many apps of each.
 pub(super) fn all(apps_max: u64) -> Result<Vec<Found>, Failure> {
     let failed = |error| {
@@ -43,13 +46,36 @@ pub(super) fn all(apps_max: u64) -> Result<Vec<Found>, Failure> {
             status: fetch(&mount.mountpoint, select(), &PATIENCE),
             mount,
             is_in_tree: true,
+            is_covered: false,
         })
         .collect();
+    found.extend(covered(&select()).map_err(failed)?);
     // Its apps say why one has not ended.
     let mut select = select();
     select.limit = select.limit.max(Some(AS_MANY_AS_ONE_MOUNT));
     found.extend(out_of_tree(&select).map_err(failed)?);
     Ok(found)
+}
+
+/// The mounts that others are mounted over.
+fn covered(select: &AppSelection) -> io::Result<Vec<Found>> {
+    let clients = covered_mounts()?.into_iter();
+    let found = clients.map(|mut client| {
+        let mount = client.mount().clone();
+        let select = select.clone();
+        let asked = client.ask(&Request::Status { select }, &PATIENCE);
+        Found {
+            mount,
+            status: match asked {
+                Ok(Reply::Status { status }) => Ok(*status),
+                Ok(other) => Err(unexpected(&other)),
+                Err(error) => Err(error.into()),
+            },
+            is_in_tree: true,
+            is_covered: true,
+        }
+    });
+    Ok(found.collect())
 }
 
 /// The mounts that are not in the tree. One that ends meanwhile is left out: nothing waits for it.
@@ -62,6 +88,7 @@ fn out_of_tree(select: &AppSelection) -> io::Result<Vec<Found>> {
                 mount: place_in_status(client.mount(), &status),
                 status: Ok(*status),
                 is_in_tree: false,
+                is_covered: false,
             });
         }
     }
@@ -103,6 +130,7 @@ fn document(found: &Found) -> serde_json::Value {
         "mountpoint": found.mount.mountpoint.to_string_lossy(),
         "kind": kind(found),
         "is_in_tree": found.is_in_tree,
+        "is_covered": found.is_covered,
         "problem": found.status.as_ref().err().map(|failure| &failure.message),
         "status": found.status.as_ref().ok(),
     })
@@ -182,6 +210,12 @@ impl Line {
                 line.state = printable(&state(status, found.is_in_tree)).into_owned();
             }
             Err(failure) => line.state = printable(&failure.message).into_owned(),
+        }
+        if found.is_covered {
+            line.state = format!(
+                "COVERED by another filesystem mounted over it; {}",
+                line.state
+            );
         }
         line
     }

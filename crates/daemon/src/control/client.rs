@@ -195,18 +195,43 @@ pub fn find_mount(path: &Path) -> Result<MountEntry, ControlError> {
 /// If the table of mounts cannot be read.
 pub fn own_mounts() -> io::Result<Vec<MountEntry>> {
     let table = mounts()?;
+    Ok(own_in(&table, |mount| is_top(mount, &table)))
+}
+
+/// Connections to the daemons of those that no path leads to, because other filesystems are mounted over them.
+///
+/// # Errors
+/// If the table of mounts cannot be read.
+pub fn covered_mounts() -> io::Result<Vec<ControlClient>> {
+    let table = mounts()?;
+    let reachable = own_in(&table, |mount| is_top(mount, &table));
+    let is_reachable =
+        |mount: &MountEntry| reachable.iter().any(|other| other.has_device_of(mount));
+    let covered = own_in(&table, |mount| {
+        !is_top(mount, &table) && !is_reachable(mount)
+    });
+    let clients = covered.iter().map(ControlClient::connect_to);
+    Ok(clients.filter_map(Result::ok).collect())
+}
+
+/// Those of a table that are wanted, each once.
+fn own_in(table: &[MountEntry], is_wanted: impl Fn(&MountEntry) -> bool) -> Vec<MountEntry> {
     let mut own: Vec<MountEntry> = Vec::new();
-    for mount in &table {
-        let is_top = table
-            .iter()
-            .rfind(|other| other.mountpoint == mount.mountpoint)
-            .is_some_and(|top| top.id == mount.id);
+    for mount in table.iter().filter(|mount| is_wanted(mount)) {
         let is_known = own.iter().any(|known| known.has_device_of(mount));
-        if is_top && !is_known && (is_ours(mount) || is_steered(mount)) {
+        if !is_known && (is_ours(mount) || is_steered(mount)) {
             own.push(mount.clone());
         }
     }
-    Ok(own)
+    own
+}
+
+/// Whether nothing is mounted over it at its mount point.
+fn is_top(mount: &MountEntry, table: &[MountEntry]) -> bool {
+    let top = table
+        .iter()
+        .rfind(|other| other.mountpoint == mount.mountpoint);
+    top.is_some_and(|top| top.id == mount.id)
 }
 
 /// A mount with a subtype of its own, and a steered filesystem of the kernel, are known by their

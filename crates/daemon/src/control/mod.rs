@@ -8,7 +8,9 @@ mod socket_path;
 mod stale;
 
 pub(crate) use client::maker_of_socket;
-pub use client::{AnswerPatience, ControlClient, ControlError, find_mount, own_mounts};
+pub use client::{
+    AnswerPatience, ControlClient, ControlError, covered_mounts, find_mount, own_mounts,
+};
 pub use detached_mounts::detached_mounts;
 pub use protocol::{ErrorKind, Reply, Request};
 pub use server::{ControlHandler, ControlServer, check_readers};

@@ -185,6 +185,7 @@ fn found(place: &str, apps: &[&str]) -> Found {
         mount,
         status: Ok(status),
         is_in_tree: true,
+        is_covered: false,
     }
 }
 

@@ -72,6 +72,7 @@ fn named(path: &Path) -> Result<Found, Failure> {
         mount,
         status,
         is_in_tree: true,
+        is_covered: false,
     };
     match found.status {
         Err(failure) if !mounts::may_ask(&found.mount) => Err(failure),

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Disk, EXT4, mount_line, unmount};
-use crate::fixture::{fails, mobifs, needs_mounts, succeeds, wait_until};
+use crate::fixture::{PROGRAM, fails, mobifs, needs_mounts, succeeds, wait_until};
 
 /// An ext4 as the kernel shows it, whatever is mounted where.
 struct Seen {
@@ -230,4 +230,39 @@ fn what_returned_at_once_is_committed_when_the_promise_is_withdrawn() {
     succeeds(&mount.output().unwrap());
     assert!(!disk.status()["native"]["promise_withdrawn"].is_null());
     wait_until(|| seen.commits() > before);
+}
+
+/// It was left out of the list, and `mobifs every commit` did not commit it before the machine slept.
+#[test]
+fn a_covered_filesystem_is_in_the_list_of_all_and_is_committed() {
+    needs_mounts!();
+    let Some(mut disk) = Disk::new(EXT4) else {
+        return;
+    };
+    disk.steer("");
+    let seen = Seen::of(&disk);
+    fs::write(disk.at.join("file"), "new").unwrap();
+    cover(&mut disk);
+    let list = || {
+        let mut status = Command::new(PROGRAM);
+        let output = status.args(["status", "--json"]).output().unwrap();
+        succeeds(&output);
+        let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let mounts = all["mounts"].as_array().unwrap().iter();
+        let own = mounts.filter(|one| one["mountpoint"] == disk.at.to_str().unwrap());
+        own.cloned().collect::<Vec<_>>()
+    };
+    let [covered] = &list()[..] else {
+        panic!("it is not in the list once");
+    };
+    assert_eq!(covered["is_covered"], true);
+    assert_eq!(covered["kind"], "steered");
+    assert!(covered["status"]["native"].is_object(), "{covered}");
+    let before = seen.commits();
+    let output = Command::new(PROGRAM).args(["every", "commit"]).output();
+    succeeds(&output.unwrap());
+    assert!(seen.commits() > before, "nothing was committed");
+    succeeds(&Command::new("umount").arg(&disk.at).output().unwrap());
+    assert_eq!(list()[0]["is_covered"], false);
+    disk.stop();
 }
