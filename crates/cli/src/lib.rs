@@ -36,7 +36,7 @@ pub fn main() -> ExitCode {
     if let Some(call) = helper::Call::recognise(&words) {
         return helper::run(call);
     }
-    let arguments = match Arguments::try_parse_from(words) {
+    let arguments = match parse(words) {
         Ok(arguments) => arguments,
         Err(error) => return refused(&error),
     };
@@ -47,6 +47,27 @@ pub fn main() -> ExitCode {
             ExitCode::from(failure.code.number())
         }
     }
+}
+
+/// Parses the command line, which takes 100 KiB of stack: more than what `ulimit -s` may have left for the main thread,
+/// and its limit is the command's that `mobifs run` becomes.
+fn parse(words: Vec<OsString>) -> Result<Arguments, clap::Error> {
+    const SMALL_BYTES: u64 = 1 << 20;
+    const LARGE_BYTES: usize = 8 << 20;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
+    if limit.is_none_or(|bytes| bytes >= SMALL_BYTES) {
+        return Arguments::try_parse_from(words);
+    }
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(LARGE_BYTES);
+        let given = words.clone();
+        match thread.spawn_scoped(scope, || Arguments::try_parse_from(given)) {
+            Ok(thread) => thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(_) => Arguments::try_parse_from(words),
+        }
+    })
 }
 
 /// The command line is wrong, or asked for help. The parser repeats what it got, which a script may

@@ -26,6 +26,7 @@ use crate::ledger::Ledger;
 use crate::listener::{Listener, give_up_new_privileges, install, is_available};
 use crate::supervisor::Supervisor;
 use crate::supervisor_probe::is_supervised;
+use crate::user_namespace::hides_owner_of;
 use crate::{background, guards, preload};
 
 /// Tells the library that every filesystem counts as steered.
@@ -81,6 +82,17 @@ pub enum RunError {
         .directory.display()
     )]
     NothingSteered {
+        /// Where registrations are.
+        directory: PathBuf,
+    },
+    /// Registrations are there, and belong to a user without a number here.
+    #[error(
+        "in this user namespace the registrations of steered filesystems in {} cannot be trusted, because root, whose \
+         they are, has no number in it: start `mobifs run` outside of the namespace, and the namespace by it (`mobifs \
+         run -- unshare …`)",
+        .directory.display()
+    )]
+    UserNamespace {
         /// Where registrations are.
         directory: PathBuf,
     },
@@ -315,8 +327,11 @@ fn check_promises(directory: &Directory) -> Result<Option<String>, RunError> {
         return Ok(None);
     }
     if steered.is_empty() {
-        return Err(RunError::NothingSteered {
-            directory: directory.path().to_owned(),
+        let directory = directory.path().to_owned();
+        return Err(if hides_owner_of(&directory) {
+            RunError::UserNamespace { directory }
+        } else {
+            RunError::NothingSteered { directory }
         });
     }
     let places: Vec<String> = steered.iter().map(|one| name_of(one.device())).collect();

@@ -38,6 +38,7 @@ mod supervisor;
 mod supervisor_probe;
 mod target;
 mod unit;
+mod user_namespace;
 mod writes;
 
 pub use launch::{Class, Mechanism, Run, RunError};

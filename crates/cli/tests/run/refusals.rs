@@ -280,3 +280,27 @@ fn options_that_mean_nothing_are_refused() {
         fails(&run(words), 2, &[said]);
     }
 }
+
+/// The parser of the command line overflowed the stack, whose limit is the command's.
+#[test]
+fn a_small_stack_is_enough() {
+    needs_root!();
+    let fixture = Fixture::new();
+    for kib in [64, 128] {
+        let mut command = fixture.command(&["sh", "-c", "ulimit -s"]);
+        let small = move || {
+            let limit = rustix::process::Rlimit {
+                current: Some(kib << 10),
+                maximum: Some(kib << 10),
+            };
+            rustix::process::setrlimit(rustix::process::Resource::Stack, limit)?;
+            Ok(())
+        };
+        // SAFETY: between fork and exec only a system call is made.
+        unsafe { command.pre_exec(small) };
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{kib} KiB: {}", message(&output));
+        let limit = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(limit.trim(), kib.to_string(), "that of the command");
+    }
+}

@@ -130,3 +130,34 @@ fn a_process_with_other_rights_opens_files_by_itself() {
         "raw-o-sync flushed, raw-fsync skipped"
     );
 }
+
+/// It said that no filesystem is steered.
+#[test]
+fn in_a_user_namespace_without_root_the_cause_is_named() {
+    needs_root!();
+    if !mobifs_skip::can(obstacle()) {
+        return;
+    }
+    let fixture = Fixture::new();
+    open_to_all(&fixture);
+    let run = fixture.command(&["true"]);
+    let within = |command: &mut Command| {
+        as_nobody(command.args(["--user", "--map-root-user"]).current_dir("/"));
+    };
+    let mut trial = Command::new("unshare");
+    within(&mut trial);
+    if !mobifs_skip::can(mobifs_skip::why_fails(trial.arg("true"))) {
+        return;
+    }
+    let mut command = Command::new("unshare");
+    within(&mut command);
+    command.arg(run.get_program()).args(run.get_args());
+    command.envs(
+        run.get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    let output = command.output().unwrap();
+    let said = crate::fixture::message(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("in this user namespace"), "{said}");
+}
