@@ -6,6 +6,9 @@ use std::io;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
+const NO_PROC: &str =
+    "/proc, which has the table of mounts, is not mounted (mount -t proc proc /proc)";
+
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
@@ -123,7 +126,11 @@ fn unescape(field: &[u8]) -> PathBuf {
 /// # Errors
 /// If `/proc` is not mounted.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
-    read_mount_table("/proc/self/mountinfo")
+    read_mount_table("/proc/self/mountinfo").map_err(|error| match error.kind() {
+        // Otherwise it sounds as if what the caller looks for were missing.
+        io::ErrorKind::NotFound => io::Error::other(NO_PROC),
+        _ => error,
+    })
 }
 
 /// All mounts that another process sees.

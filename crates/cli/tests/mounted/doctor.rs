@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::fixture::{Fixture, fails, mobifs, needs_mounts, succeeds, wait_until};
+use crate::fixture::{Fixture, PROGRAM, fails, mobifs, needs_mounts, succeeds, wait_until};
 use crate::kills::kill;
 use crate::steer::{BTRFS, Disk, EXT4, Made};
 
@@ -172,4 +173,53 @@ fn what_cannot_be_is_not_advised() {
     let found = doctor(Path::new("/"));
     let said = found["ways"]["native"]["sentence"].as_str().unwrap();
     assert!(!said.contains("unmount"), "{said}");
+}
+
+/// It said of directories that were there that they were not, and of the kernel what no kernel is.
+#[test]
+fn without_proc_or_sys_that_is_named() {
+    needs_mounts!();
+    let Some(disk) = Disk::new(EXT4) else { return };
+    let mut fixture = Fixture::new();
+    let root = fixture.directory("root");
+    let inside = |path: &Path| root.join(path.strip_prefix("/").unwrap());
+    fixture.mount_other(&["--bind", "/"], &root);
+    let words = ["--bind", disk.at.to_str().unwrap()];
+    fixture.mount_other(&words, &inside(&disk.at));
+    fixture.mount_other(&["--bind", "/dev"], &root.join("dev"));
+    let is_there = inside(Path::new(PROGRAM)).exists();
+    if !mobifs_skip::can((!is_there).then_some("the program lies on another filesystem than /")) {
+        return;
+    }
+    let run = |words: &[&str]| {
+        let mut chroot = Command::new("chroot");
+        let output = chroot.arg(&root).arg(PROGRAM).args(words).output().unwrap();
+        let mut said = String::from_utf8_lossy(&output.stdout).into_owned();
+        said += &String::from_utf8_lossy(&output.stderr);
+        said
+    };
+    let at = disk.at.to_str().unwrap();
+    for words in [
+        &["doctor"][..],
+        &["doctor", at],
+        &["status"],
+        &["steer", "--check", at],
+        &["mount", at, "/tmp"],
+    ] {
+        let said = run(words);
+        assert!(
+            said.contains("mount -t proc proc /proc"),
+            "{words:?}: {said}"
+        );
+    }
+    let said = run(&["doctor"]);
+    assert!(!said.contains("its version is not known"), "{said}");
+    fixture.mount_other(&["-t", "proc", "proc"], &root.join("proc"));
+    for words in [&["doctor", at][..], &["steer", "--check", at]] {
+        let said = run(words);
+        assert!(
+            said.contains("mount -t sysfs sysfs /sys"),
+            "{words:?}: {said}"
+        );
+    }
 }

@@ -25,7 +25,15 @@ impl Ext4 {
         let link = device_directory(device);
         let name = name_of_target(&link).ok_or_else(|| {
             let shown = link.display();
-            io::Error::new(io::ErrorKind::NotFound, format!("{shown} is not there"))
+            let why = if Path::new("/sys/dev").is_dir() {
+                ""
+            } else {
+                ": /sys is not mounted (mount -t sysfs sysfs /sys)"
+            };
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("{shown} is not there{why}"),
+            )
         })?;
         let block_bytes = rustix::fs::statvfs(&mount.mountpoint)?.f_bsize;
         Ok(Self {

@@ -68,6 +68,7 @@ struct Machine {
     memory_bytes: u64,
     swaps: String,
     has_pressure: bool,
+    has_proc: bool,
 }
 
 impl Machine {
@@ -80,7 +81,10 @@ impl Machine {
         )]
         let memory_bytes = u64::from(total.totalram).saturating_mul(u64::from(total.mem_unit));
         Self {
-            release: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            release: rustix::system::uname()
+                .release()
+                .to_string_lossy()
+                .into_owned(),
             is_root: rustix::process::geteuid().is_root(),
             fuse_obstacle: mobifs_fuse::check_permitted()
                 .err()
@@ -91,6 +95,7 @@ impl Machine {
             memory_bytes,
             swaps: read("/proc/swaps"),
             has_pressure: Path::new("/proc/pressure/memory").exists(),
+            has_proc: Path::new("/proc/self").exists(),
         }
     }
 }
@@ -107,6 +112,14 @@ fn of(machine: &Machine, config: &Config) -> Vec<Finding> {
     all.push(supervisor(machine));
     all.push(logind(machine));
     all.push(memory(machine, config.memory_budget_bytes));
+    if !machine.has_proc {
+        all.push(Finding::problem(
+            "proc",
+            "/proc is not mounted, so neither mounts nor swap can be seen",
+            "mount it (mount -t proc proc /proc): MobiFS needs it",
+        ));
+        return all;
+    }
     all.push(swap(&machine.swaps));
     if !machine.has_pressure {
         all.push(Finding::note(
@@ -281,6 +294,7 @@ mod tests {
             memory_bytes: 8 << 30,
             swaps: "Filename Type Size Used Priority\n".to_owned(),
             has_pressure: true,
+            has_proc: true,
         }
     }
 
@@ -342,6 +356,13 @@ mod tests {
             ..modern()
         };
         assert_eq!(states(&zram), []);
+        let chroot = Machine {
+            swaps: String::new(),
+            has_pressure: false,
+            has_proc: false,
+            ..modern()
+        };
+        assert_eq!(states(&chroot), [("proc", State::Problem)]);
         let user = Machine {
             is_root: false,
             ..modern()
