@@ -109,10 +109,8 @@ impl Steering {
             path: mount.mountpoint.clone(),
             source,
         };
-        let device = Device {
-            major: mount.device_major,
-            minor: mount.device_minor,
-        };
+        let (major, minor) = (mount.device_major, mount.device_minor);
+        let device = Device { major, minor };
         // First of all, because it keeps other daemons away. It promises nothing yet.
         let scope = if only.is_empty() {
             Scope::Whole
