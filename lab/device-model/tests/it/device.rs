@@ -487,3 +487,24 @@ fn levelling_does_not_call_for_itself() {
     assert!(levelling > 0);
     assert!(levelling * 16 <= total, "{levelling} of {total} erases");
 }
+
+/// What `docs/FLASH-DEVICE.md` says of the superblock of ext4, which is two sectors of a page.
+#[test]
+fn two_sectors_of_a_page_tear_in_a_plain_write_and_not_in_a_reliable_one() {
+    let after_a_cut = |kind: WriteKind, seed: u64| {
+        let model = Model::new(&Preset::Emmc51.config().unwrap(), 256 << 20, 1).unwrap();
+        let mut device = Device::new(model, MemoryMedium::new());
+        let written = device.write(VirtualNs::ZERO, Sector(0), &[1; 4096], PLAIN);
+        let at = device.flush(written.unwrap().done_at).unwrap().done_at;
+        device.write(at, Sector(0), &[2; 4096], kind).unwrap();
+        // Before a reliable write has ended.
+        device.cut(at, Keep::Random { seed }).unwrap();
+        let at = device.power_on(at);
+        let mut two = [0; 1024];
+        device.read(at, Sector(2), &mut two).unwrap();
+        two[0] != two[512]
+    };
+    let torn = |kind| (0..60).filter(|&seed| after_a_cut(kind, seed)).count();
+    assert!(torn(PLAIN) > 0);
+    assert_eq!(torn(WriteKind::Reliable), 0);
+}
