@@ -327,7 +327,8 @@ fn write_end(text: &mut String, report: &Report) -> std::fmt::Result {
     match report.stopped {
         Some(Stopped::Cancelled) => writeln!(
             text,
-            "cancelled after {} with {}: what had moved stays moved, and a run that is started anew goes on with the rest",
+            "cancelled after {} with {}: every file has its content, what had moved stays moved, and a run that is started \
+             anew goes on with the rest",
             counted(report.moves, "move", "moves"),
             size(report.joined_bytes + report.room_bytes)
         )?,

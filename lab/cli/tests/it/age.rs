@@ -230,6 +230,12 @@ impl OnSmallHost {
 
 impl Drop for OnSmallHost {
     fn drop(&mut self) {
+        // A daemon that cannot commit stays otherwise.
+        let mut cut = Command::new(Path::new(PROGRAM).with_file_name("mobifs"));
+        cut.args(["drill", "power-cut", "--yes"]);
+        let _output = cut
+            .arg(self.0.base.path().join("phone.img.age/mount"))
+            .output();
         for name in ["phone.img.age/mount", "phone.img.age/disk", ""] {
             let mut umount = Command::new("umount");
             let _output = umount.arg("-l").arg(self.0.base.path().join(name)).output();

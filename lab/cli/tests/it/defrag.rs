@@ -119,14 +119,20 @@ fn only_what_a_trace_reads_is_moved_and_a_signal_ends_it_between_moves() {
         (3, 2),
         "{report}"
     );
-    // So slow that it does not get to the end.
-    let slow = ["--copy", "--all", "--json", "--rate", "1KiB", mount];
-    let child = command(&slow).stdout(Stdio::piped()).spawn().unwrap();
-    // Until then it ends by the signal at once, which the exit code would show.
-    std::thread::sleep(Duration::from_secs(3));
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130), "as a shell says it");
+    let signalled = |words: &[&str]| {
+        // So slow that it does not get to the end.
+        let slow = [words, &["--copy", "--all", "--rate", "1KiB", mount]].concat();
+        let child = command(&slow).stdout(Stdio::piped()).spawn().unwrap();
+        // Until then it ends by the signal at once, which the exit code would show.
+        std::thread::sleep(Duration::from_secs(3));
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "as a shell says it");
+        output
+    };
+    let said = String::from_utf8(signalled(&[]).stdout).unwrap();
+    assert!(said.contains("every file has its content"), "{said}");
+    let output = signalled(&["--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["stopped"], "cancelled", "{report}");
     assert_eq!(report["moves"], 1, "{report}");
