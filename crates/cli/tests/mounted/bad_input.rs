@@ -86,6 +86,62 @@ fn about_a_missing_journal_one_thing_is_said() {
     }
 }
 
+/// Of a store that was deleted in part both say the same, whatever is left of it.
+#[test]
+fn check_and_mount_agree_on_a_store_that_was_deleted_in_part() {
+    needs_mounts!();
+    let damages: [&[&str]; 9] = [
+        &[".mobifs/journal"],
+        &[".mobifs/id"],
+        &[".mobifs/id", ".mobifs/journal"],
+        &[".mobifs/limbo", ".mobifs/lost", ".mobifs/stage"],
+        &[".mobifs/lock"],
+        &[".mobifs"],
+        &["app"],
+        &["app/deep"],
+        &["app/file"],
+    ];
+    for removed in damages {
+        let fixture = Fixture::new();
+        let config = fixture.config("journal_bytes = \"1MiB\"\ndirect_write_max_bytes = 0\n");
+        let words = ["--config", config.to_str().unwrap()];
+        fixture.mount(&words);
+        let path = |name: &str| fixture.mountpoint.join(name);
+        fs::create_dir_all(path("app/deep")).unwrap();
+        fs::write(path("app/file"), "old").unwrap();
+        succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+        // Committed, and not in its place.
+        let settings = ["set", "--app", "app", "--class", "durable"];
+        succeeds(&mobifs(&settings, &fixture.mountpoint));
+        fs::write(path("app/deep/new"), "new").unwrap();
+        fs::rename(path("app/file"), path("app/moved")).unwrap();
+        fs::File::open(path("app/deep/new"))
+            .unwrap()
+            .sync_all()
+            .unwrap();
+        fixture.cut_power();
+        for name in removed {
+            let path = fixture.store.join(name);
+            let gone = if path.is_dir() {
+                fs::remove_dir_all(&path)
+            } else {
+                fs::remove_file(&path)
+            };
+            gone.unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+        let checked = mobifs(&["check"], &fixture.store);
+        let mounted = fixture.try_mount(&words);
+        assert_eq!(
+            (checked.status.code(), message(&checked).is_empty()),
+            (mounted.status.code(), message(&mounted).is_empty()),
+            "{removed:?}: {checked:?} {mounted:?}"
+        );
+        if mounted.status.success() {
+            fixture.umount();
+        }
+    }
+}
+
 #[test]
 fn mount_points_that_cannot_be_used() {
     let fixture = Fixture::new();
