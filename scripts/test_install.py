@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Installs by the script of the archives (dist/install.sh) into directories, and uninstalls.
+"""Installs by the script of the archives (dist/install.sh) into directories, and uninstalls; and compares the recipes
+for other systems with what `make install` installs.
 
 Ends with one line: N passed, M failed, K skipped.
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -108,13 +110,37 @@ def adopted_directories_of_any_user_keep_the_program(script: Path, root: Path) -
         must(is_mounted or not program.exists(), f"{command[0]} has left the program")
 
 
+def recipes_install_every_program(_script: Path, _root: Path) -> None:
+    commands = subprocess.run(["make", "-n", "install-programs", "BUILD=built", "DESTDIR=", "PREFIX=/usr"], cwd=ROOT,
+                              check=True, capture_output=True, text=True).stdout  # fmt: skip
+    installed = re.findall(r"/usr/bin/(\S+)", commands)
+    must(len(installed) > 1, f"make install-programs installs {installed}")
+    for recipe, bindir in (("rpm/mobifs.spec", "%{_bindir}"), ("buildroot/mobifs.mk", "/usr/bin"),
+                           ("yocto/mobifs_0.1.0.bb", "${bindir}")):  # fmt: skip
+        words = (ROOT / "dist" / recipe).read_text().split()
+        for program in installed:
+            must(any(word.endswith(f"{bindir}/{program}") for word in words), f"dist/{recipe} lacks {program}")
+
+
+def rpm_has_the_pages_of_the_laboratory_apart(_script: Path, _root: Path) -> None:
+    source = (ROOT / "crates/cli/src/lib.rs").read_text()
+    commands = ["lab", *re.findall(r'laboratory::run\(Some\("([a-z]+)"\)', source)]
+    must(len(commands) > 1, f"the laboratory's commands are {commands}")
+    lines = (ROOT / "dist/rpm/mobifs.spec").read_text().splitlines()
+    for command in commands:
+        pages = f"%{{_mandir}}/man1/mobifs-{command}*.1*"
+        must(f"%exclude {pages}" in lines, f"the package mobifs does not leave out {pages}")
+        must(pages in lines, f"the package mobifs-lab lacks {pages}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--script", type=Path, default=ROOT / "dist/install.sh")
     options = parser.parse_args()
     failed = 0
     tests = (a_user_of_a_prefix, empty_directories_of_the_system_stay, files_of_others_stay,
-             adopted_directories_of_any_user_keep_the_program)  # fmt: skip
+             adopted_directories_of_any_user_keep_the_program, recipes_install_every_program,
+             rpm_has_the_pages_of_the_laboratory_apart)  # fmt: skip
     for test in tests:
         with TemporaryDirectory() as scratch:
             root = Path(scratch) / "root"

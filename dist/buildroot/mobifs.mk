@@ -20,6 +20,7 @@ endef
 
 define MOBIFS_INSTALL_TARGET_CMDS
 	$(INSTALL) -D -m 0755 $(@D)/target/$(RUSTC_TARGET_NAME)/dist/mobifs $(TARGET_DIR)/usr/bin/mobifs
+	$(INSTALL) -D -m 0755 $(@D)/target/$(RUSTC_TARGET_NAME)/dist/mobifs-top $(TARGET_DIR)/usr/bin/mobifs-top
 	$(INSTALL) -D -m 0755 $(@D)/target/$(RUSTC_TARGET_NAME)/dist/libmobifs_run.so \
 		$(TARGET_DIR)/usr/lib/mobifs/libmobifs_run.so
 	$(INSTALL) -D -m 0644 $(@D)/dist/etc/mobifs.toml $(TARGET_DIR)/etc/mobifs/mobifs.toml

@@ -15,6 +15,7 @@ CARGO_BUILD_FLAGS += "--package mobifs-cli --package mobifs-top --package mobifs
 
 do_install() {
     install -D -m 0755 ${B}/target/${CARGO_TARGET_SUBDIR}/mobifs ${D}${bindir}/mobifs
+    install -D -m 0755 ${B}/target/${CARGO_TARGET_SUBDIR}/mobifs-top ${D}${bindir}/mobifs-top
     install -D -m 0755 ${B}/target/${CARGO_TARGET_SUBDIR}/libmobifs_run.so ${D}${prefix}/lib/mobifs/libmobifs_run.so
     install -D -m 0644 ${S}/dist/etc/mobifs.toml ${D}${sysconfdir}/mobifs/mobifs.toml
     install -d ${D}${base_sbindir}
