@@ -43,7 +43,7 @@ pack() {
     "$objcopy" --strip-all "$tree/$name/files/bin/$program"
   done
   cp dist/install.sh dist/etc/mobifs.toml LICENSE-MIT LICENSE-APACHE CHANGELOG.md "$tree/$name/"
-  python3 scripts/copyright.py --target "$target" mobifs-cli >"$tree/$name/COPYRIGHT" 2>/dev/null
+  python3 scripts/copyright.py --target "$target" mobifs-cli mobifs-top >"$tree/$name/COPYRIGHT" 2>/dev/null
   archive "$tree" "$name"
   archive "$tree" "$name-debug"
   printf '%-40s %6d KiB, the program %6d KiB\n' "$name.tar.gz" "$(($(stat -c %s "$OUT/$name.tar.gz") / 1024))" \
