@@ -9,9 +9,11 @@ HELPERS := mount.fuse.mobifs umount.fuse.mobifs umount.fuseblk.mobifs
 SHARED_HELPER ?= yes
 # PRELOAD=no: without the library of `mobifs run`, which a static program cannot be.
 PRELOAD ?= yes
+# Where cargo builds.
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # Where binaries and manual pages are taken from.
-BUILD ?= target/release
-MANUALS ?= target/manuals
+BUILD ?= $(TARGET_DIR)/release
+MANUALS ?= $(TARGET_DIR)/manuals
 # The prefix that units name.
 UNIT_PREFIX ?= $(PREFIX)
 ZSH_COMPLETIONS ?= $(PREFIX)/share/zsh/site-functions
@@ -44,7 +46,7 @@ setup: ## Install what is missing (system packages, test suites)
 
 build: ## Build the release binaries, manual pages and completions
 	cargo build --release --locked
-	target/release/mobifs-manuals $(MANUALS)
+	$(TARGET_DIR)/release/mobifs-manuals $(MANUALS)
 
 static: ## Build mobifs as one static program for x86_64 and aarch64 (musl; no C compiler needed)
 	scripts/build-static.sh
@@ -335,12 +337,12 @@ servers: ## PostgreSQL, MariaDB, Redis, etcd on a mount: kills, power cuts (SERV
 
 frag-report: ## Published experiments with fragmented files as a page, criteria beside each (OUT, FULL=1, SEED, root)
 	cargo build --release --locked -p mobifs-lab-cli
-	target/release/mobifs-lab frag experiment all --out $(or $(OUT),target/frag-report) --seed $(or $(SEED),1) \
+	$(TARGET_DIR)/release/mobifs-lab frag experiment all --out $(or $(OUT),$(TARGET_DIR)/frag-report) --seed $(or $(SEED),1) \
 		$(if $(filter 1,$(FULL)),--full)
 
 persist-report: ## What commits cost, by programs, journals and filesystems, as a page beside published values (OUT, FULL=1, TRACES, root)
 	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli
-	target/release/mobifs-lab persist report --out $(or $(OUT),target/persist-report) $(if $(filter 1,$(FULL)),--full) \
+	$(TARGET_DIR)/release/mobifs-lab persist report --out $(or $(OUT),$(TARGET_DIR)/persist-report) $(if $(filter 1,$(FULL)),--full) \
 		$(or $(TRACES),$(if $(filter 1,$(FULL)),$(wildcard traces/*.parquet),traces/sqlite.parquet traces/packages.parquet))
 
 clean: ## Remove build results and downloaded tools

@@ -19,7 +19,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from lib.process import ROOT
+from lib.process import target_dir
 
 KIB_PER_MIB = 1024
 
@@ -111,7 +111,7 @@ def measure(binary: Path, budget_mib: int, scratch: Path) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--budgets", default="16,32,64")
-    parser.add_argument("--binary", type=Path, default=ROOT / "target/release/mobifs")
+    parser.add_argument("--binary", type=Path, default=target_dir() / "release/mobifs")
     options = parser.parse_args()
     if processes(options.binary):
         raise SystemExit(f"{options.binary} has mounts already, which would be counted")

@@ -14,7 +14,8 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from lib.process import target_dir
+
 # What is listed of an archive or a package: programs and libraries.
 SHOWN = ("bin/mobifs", "bin/mobifs-top", "bin/mobifs-lab", "libmobifs.so", "libmobifs_run.so")
 
@@ -38,7 +39,7 @@ def contents(path: Path) -> list[tuple[str, int]]:
 
 
 def main() -> int:
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "target"
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else target_dir()
     files = [*target.glob("deb/*.deb"), *target.glob("tarball/*.tar.gz"), *target.glob("wheels/*.whl"),
              *target.glob("npm/*.tgz")]
     shown = [path for path in files if "dbgsym" not in path.name and "-debug" not in path.name]
