@@ -10,10 +10,11 @@ say() { printf 'package-test: %s\n' "$*"; }
 failed() { printf 'package-test: FAILED: %s\n' "$*" >&2; exit 1; }
 apt() { apt-get -qq -o Dpkg::Use-Pty=0 "$@" >/tmp/apt.log 2>&1; }
 
-# Every file there is, but for the state that package managers and the shell keep of themselves.
+# Every file there is, a line each, but for the state that package managers and the shell keep of themselves.
 files() {
   find / -xdev \( -path /packages -o -path /proc -o -path /var/lib/apt -o -path /var/cache -o -path /var/log \
-    -o -path /var/lib/dpkg -o -path /tmp -o -path /etc/ld.so.cache -o -path /root/.sqlite_history \) -prune -o -print | sort
+    -o -path /var/lib/dpkg -o -path /tmp -o -path /etc/ld.so.cache -o -path /root/.sqlite_history \) -prune -o -print0 |
+    tr '\n\0' '?\n' | sort
 }
 
 # By qemu-user: what is the same for all machines (pages, completions, units) is looked at on this one, and the emulator
@@ -181,6 +182,9 @@ check_remove() {
   echo last >&7
   exec 7>&-
   check_remove_unseen
+  # Purged, they are gone with the units.
+  is_emulated || systemctl --quiet enable mobifs-sleep.service mobifs@mnt-data.service mobifs-steer@mnt-data.service
+  is_emulated || systemctl --quiet --global enable mobifs@home-tester-data.service
   # What depends on it goes with it.
   LC_ALL=C apt remove -y mobifs || failed "remove: $(cat /tmp/apt.log)"
   findmnt -l -t fuse.mobifs && failed "a mount is still there"
