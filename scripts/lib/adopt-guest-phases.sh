@@ -56,8 +56,30 @@ phase_install() {
   switch_off
 }
 
+# A mount of a service that is in use stays where it is when the package is removed, and the package too.
+remains_under_a_service() {
+  local store=/srv/store place=/mnt/data begun
+  mkdir -p "$store" "$place"
+  printf 'STORE=%s\nOPTIONS=noatime\n' "$store" >/etc/mobifs/mnt-data.conf
+  systemctl enable --now mobifs@mnt-data.service || failed "the unit of the package does not mount"
+  exec 7>"$place/open"
+  begun=$SECONDS
+  apt-get -qq purge -y mobifs >/tmp/out/refused.log 2>&1 && failed "it is removed under a service in use"
+  grep -q "nothing was removed" /tmp/out/refused.log || failed "no reason: $(tail -n 3 /tmp/out/refused.log)"
+  findmnt -n "$place" >/dev/null || failed "a mount in use has left the tree"
+  systemctl is-active --quiet mobifs@mnt-data.service || failed "the service of a mount in use was stopped"
+  echo last >&7
+  exec 7>&-
+  say "not removed under a service whose mount is in use, said after $((SECONDS - begun)) s"
+}
+
 phase_purge() {
+  remains_under_a_service
   apt-get -qq purge -y mobifs >/tmp/out/apt.log 2>&1 || failed "it is not removed: $(tail -n 3 /tmp/out/apt.log)"
+  systemctl list-units --all --plain --no-legend 'mobifs*' | grep . && failed "systemd still knows a unit"
+  [ "$(cat /srv/store/open)" = last ] || failed "a change is lost by the removal"
+  # The user's.
+  rm -r /srv/store /etc/mobifs /mnt/data
   system_files | diff /root/files - >/tmp/out/files.diff || failed "files differ: $(head -n 20 /tmp/out/files.diff)"
   is_ordinary
   say "purged; every file of the system is as before, and $LOG an ordinary directory with all files"
