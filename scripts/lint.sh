@@ -53,6 +53,7 @@ step "comments: subject of rustdoc, width" python3 scripts/check_comments.py
 step "circles of files" python3 scripts/check_cycles.py
 step "documents: links, anchors, named files" python3 scripts/check_docs.py
 step "error messages: docs/TROUBLESHOOTING.md has all" python3 scripts/check_messages.py
+step "crates to be published: descriptions" scripts/check-publish.sh --described
 step "table of reliability" python3 scripts/reliability.py --check
 step "scripts" scripts_parse
 step "licences" licences
