@@ -16,6 +16,9 @@ cd "$(dirname "$0")/.."
 OUT=${CARGO_TARGET_DIR:-$PWD/target}/deb
 PRODUCT=(mobifs-cli mobifs-top mobifs-run-preload mobifs-sqlite-extension)
 LABORATORY=(mobifs-lab-cli)
+# Built together with what makes the manual pages: it has other features of the same libraries, and all of it would be
+# built twice.
+MANUALS=mobifs-manuals
 # PRODUCT_ONLY=1: without mobifs-lab, which takes longer to build than all else.
 [ -z "${PRODUCT_ONLY:-}" ] || LABORATORY=()
 
@@ -35,6 +38,7 @@ stage() {
   local triplet binaries stage=$3/stage
   triplet=$(dpkg-architecture -a"$1" -q DEB_HOST_MULTIARCH)
   binaries=$(release_directory "$2" dist)
+  release_has_no_path "$binaries"/{mobifs,mobifs-top,libmobifs_run.so,libmobifs.so}
   local -a variables=(PREFIX=/usr HELPERDIR=/usr/sbin "BUILD=$binaries" "MANUALS=$OUT/manuals"
     ZSH_COMPLETIONS=/usr/share/zsh/vendor-completions SHARED_HELPER=no)
   make --silent --no-print-directory install "${variables[@]}" DESTDIR="$stage/mobifs"
@@ -71,7 +75,7 @@ release_manuals "$([ -n "${PRODUCT_ONLY:-}" ] && echo dev || echo release)" "$OU
 for architecture in "$@"; do
   target=$(target_of "$architecture")
   [ -n "${BUILT:-}" ] || release_build "$target" dist $(printf -- '-p %s ' "${PRODUCT[@]}")
-  [ -n "${BUILT:-}${PRODUCT_ONLY:-}" ] || release_build "$target" release $(printf -- '-p %s ' "${LABORATORY[@]}")
+  [ -n "${BUILT:-}${PRODUCT_ONLY:-}" ] || release_build "$target" release $(printf -- '-p %s ' "${LABORATORY[@]}" $MANUALS)
   tree=$OUT/tree-$architecture
   rm -rf "$tree"
   rm -f "$OUT"/*_"$architecture".deb

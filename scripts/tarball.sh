@@ -12,16 +12,6 @@ cd "$(dirname "$0")/.."
 OUT=${CARGO_TARGET_DIR:-$PWD/target}/tarball
 VERSION=$(release_version)
 
-# objcopy_for TARGET: a program that understands the target's binaries.
-objcopy_for() {
-  case $1 in
-  "${RELEASE_HOST%%-*}"-*) echo objcopy ;;
-  aarch64-*) echo aarch64-linux-gnu-objcopy ;;
-  armv7-*) echo arm-linux-gnueabihf-objcopy ;;
-  x86_64-*) echo x86_64-linux-gnu-objcopy ;;
-  esac
-}
-
 # archive TREE NAME: sorted, owned by root, with the time of the release.
 archive() {
   tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --format=gnu \
@@ -33,8 +23,9 @@ pack() {
   local target=$1 machine=${1%%-*} tree name objcopy binaries program
   name=mobifs-$VERSION-linux-$machine
   tree=$(mktemp -d "$OUT/tree.XXXXXX")
-  objcopy=$(objcopy_for "$target")
   binaries=$(release_directory "$target" dist)
+  objcopy=$(release_objcopy "$binaries/mobifs")
+  release_has_no_path "$binaries/mobifs" "$binaries/mobifs-top"
   mkdir -p "$tree/$name/files" "$tree/$name-debug"
   make --no-print-directory install-programs install-manuals install-units BUILD="$binaries" \
     PREFIX=/ UNIT_PREFIX=/usr/local MANUALS="$OUT/manuals" PRELOAD=no DESTDIR="$tree/$name/files" ZSH_COMPLETIONS=/share/zsh/site-functions

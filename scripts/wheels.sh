@@ -19,10 +19,8 @@ NPM=$TARGET_DIRECTORY/npm
 build() {
   local target=$1-unknown-linux-gnu
   [ "$target" = "$RELEASE_HOST" ] || rustup --quiet target add "$target"
-  CARGO_PROFILE_RELEASE_STRIP=symbols \
-    RUSTFLAGS="--remap-path-prefix=$PWD=. --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo" \
-    zig_build --release --locked --target "$target.$GLIBC" --target-dir "$TARGET_DIRECTORY/portable" \
-    -p mobifs-sqlite-extension
+  CARGO_PROFILE_RELEASE_STRIP=symbols RUSTFLAGS="$(release_paths)" zig_build --release --locked \
+    --target "$target.$GLIBC" --target-dir "$TARGET_DIRECTORY/portable" -p mobifs-sqlite-extension
 }
 
 npm_package() {

@@ -21,13 +21,53 @@ release_environment() {
   umask 022
 }
 
+# release_paths: what rustc gets, so that no path of this machine is in the programs.
+release_paths() {
+  printf -- '--remap-path-prefix=%s=. --remap-path-prefix=%s=cargo' "$PWD" "${CARGO_HOME:-$HOME/.cargo}"
+  # Where the source of the standard library is installed (rust-src), rustc has its path in messages of panics. Without,
+  # it is this one.
+  printf -- ' --remap-path-prefix=%s/lib/rustlib/src/rust=/rustc/%s' "$(rustc --print sysroot)" \
+    "$(rustc -vV | sed -n 's/^commit-hash: //p')"
+  # Sources that build scripts have written. Of those that fit, the last one counts.
+  [ -z "${CARGO_TARGET_DIR:-}" ] || printf -- ' --remap-path-prefix=%s=./target' "$(realpath -m "$CARGO_TARGET_DIR")"
+}
+
 # release_flags TARGET: what rustc gets. Programs for musl are static and need no C compiler, for Rust brings
 # the C library and the linker with these targets; the others are linked by Debian's cross compilers.
 release_flags() {
-  local home=${CARGO_HOME:-$HOME/.cargo}
-  printf -- '--remap-path-prefix=%s=. --remap-path-prefix=%s=cargo' "$PWD" "$home"
+  release_paths
   case $1 in
   *-musl*) printf -- ' -C linker-flavor=ld.lld -C link-self-contained=yes -C target-feature=+crt-static' ;;
+  esac
+}
+
+# release_has_no_path FILE...: fails if a program, without its debug symbols, names a directory of this machine.
+release_has_no_path() {
+  local file directory stripped
+  stripped=$(mktemp)
+  for file in "$@"; do
+    "$(release_objcopy "$file")" --strip-debug "$file" "$stripped" || return 1
+    for directory in "$PWD" "${CARGO_HOME:-$HOME/.cargo}" "$(rustc --print sysroot)" ${CARGO_TARGET_DIR:+"$CARGO_TARGET_DIR"}; do
+      if grep -qaF "$directory/" "$stripped"; then
+        echo "$file has a path of this machine in it, below $directory" >&2
+        rm -f "$stripped"
+        return 1
+      fi
+    done
+  done
+  rm -f "$stripped"
+}
+
+# release_objcopy FILE: a program that understands it: that of binutils knows its own machine, Debian's cross binutils
+# have others.
+release_objcopy() {
+  local machine
+  machine=$(LC_ALL=C readelf --file-header "$1" | sed -n 's/^ *Machine: *//p')
+  case "${RELEASE_HOST%%-*} $machine" in
+  "x86_64 Advanced Micro Devices X86-64" | "aarch64 AArch64" | "armv7 ARM") echo objcopy ;;
+  *X86-64) echo x86_64-linux-gnu-objcopy ;;
+  *AArch64) echo aarch64-linux-gnu-objcopy ;;
+  *ARM) echo arm-linux-gnueabihf-objcopy ;;
   esac
 }
 
@@ -66,7 +106,7 @@ release_build() {
 # release_build_std TARGET CARGO_ARGUMENT...: builds the standard library, too, from the sources that belong to the
 # toolchain, by the compiler's own means for that; the C library and the unwinder are zig's.
 release_build_std() {
-  local target=$1 name flags source home=${CARGO_HOME:-$HOME/.cargo}
+  local target=$1 name flags source
   shift
   case $target in
   *-musl*) ;;
@@ -81,7 +121,7 @@ release_build_std() {
   . scripts/lib/zig.sh
   zig_tools || return 1
   name=$(echo "$target" | tr 'a-z-' 'A-Z_')
-  flags="--remap-path-prefix=$PWD=. --remap-path-prefix=$home=cargo --remap-path-prefix=$source=rust"
+  flags=$(release_paths)
   (
     export RUSTC_BOOTSTRAP=1 "CARGO_TARGET_${name}_RUSTFLAGS=$flags -C target-feature=+crt-static -C link-self-contained=no"
     zig_build -Z build-std=std,panic_unwind "$@"
