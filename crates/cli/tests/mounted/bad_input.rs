@@ -86,7 +86,7 @@ fn about_a_missing_journal_one_thing_is_said() {
     }
 }
 
-/// Of a store that was deleted in part both say the same, whatever is left of it.
+/// Both commands say the same of a store that was deleted in part, whatever is left of it.
 #[test]
 fn check_and_mount_agree_on_a_store_that_was_deleted_in_part() {
     needs_mounts!();
