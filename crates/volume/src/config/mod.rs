@@ -52,6 +52,9 @@ pub(crate) const JOURNAL_BYTES_MIN: u64 = 64 << 10;
 const JOURNAL_BYTES_MAX: u64 = 1 << 40;
 /// The largest commits that can be set to be one durable write.
 const DURABLE_WRITE_BYTES_MAX: u64 = 64 << 20;
+/// One operation needs a few objects at the same time. With fewer, each that the store provides would evict another
+/// one that the operation needs as well.
+const OBJECTS_MIN: u64 = 64;
 
 /// Everything that the configuration file of a mount can set.
 #[derive(Clone, Debug)]
@@ -184,8 +187,8 @@ impl Config {
                 "must be at most 64MiB",
             ));
         }
-        if raw.objects_max == Some(0) {
-            return Err(Fault::new("objects_max", "must be at least 1"));
+        if raw.objects_max.is_some_and(|max| max < OBJECTS_MIN) {
+            return Err(Fault::new("objects_max", "must be at least 64"));
         }
         let rules = raw.rules()?;
         let allow_durable = raw.allow_durable.unwrap_or(true);

@@ -337,8 +337,8 @@ fn values_without_an_effect_are_refused() {
     parse("[[app]]\nmatch = \".\"").unwrap();
     parse("apps = [\"a..b\", \".hidden\", \"**\", \"{a,b}/*\"]").unwrap();
     says(
-        "objects_max = 0",
-        &["line 1: objects_max: must be at least 1"],
+        "objects_max = 63",
+        &["line 1: objects_max: must be at least 64"],
     );
     let text = "[defaults]\nslope_min_micropercent = 1";
     says(

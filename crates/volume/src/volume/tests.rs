@@ -165,9 +165,12 @@ fn what_left_memory_is_found_again_while_it_is_trimmed() {
             }
         }
     }
-    let config = format!("{SMALL}objects_max = 10\n");
-    let opened = open(store.path(), &config);
-    let volume = Volume::start(opened.store(), quiet(&config)).unwrap();
+    let opened = open(store.path(), SMALL);
+    let few = VolumeOptions {
+        objects_max: 10,
+        ..quiet(SMALL)
+    };
+    let volume = Volume::start(opened.store(), few).unwrap();
     let mut first = BTreeSet::new();
     walk(&volume, &mut first);
     assert_eq!(first.len(), 200);
@@ -619,7 +622,8 @@ fn a_listing_goes_on_after_its_directory_left_memory_and_after_a_kill() {
     let with = |arena: &Arena, seed| VolumeOptions {
         arena: Some(arena.clone()),
         hash_seed: Some(seed),
-        ..quiet("objects_max = 1\n")
+        objects_max: 1,
+        ..quiet("")
     };
     let store = Arc::new(MemoryStore::new());
     let volume = Volume::start(store.clone(), with(&arena, 1)).unwrap();
@@ -673,7 +677,11 @@ impl KernelCache for Obedient {
 fn what_only_the_kernel_holds_leaves_memory_in_bounded_steps() {
     const FILES: usize = 2000;
     let store = Arc::new(MemoryStore::new());
-    let volume = Volume::start(store, quiet("objects_max = 50\n")).unwrap();
+    let few = VolumeOptions {
+        objects_max: 50,
+        ..quiet("")
+    };
+    let volume = Volume::start(store, few).unwrap();
     let kernel = Obedient {
         volume: Arc::downgrade(&volume),
     };
