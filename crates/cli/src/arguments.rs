@@ -144,6 +144,9 @@ pub(crate) enum Command {
     /// Thaw frozen control groups if the daemon dies
     #[command(hide = true)]
     ThawWatchdog(ThawWatchdogArguments),
+    /// Stay in a mount namespace as long as a daemon is in it
+    #[command(hide = true)]
+    KeepNamespace,
     /// Do something to all daemons of this machine
     #[command(hide = true)]
     Every(EveryArguments),

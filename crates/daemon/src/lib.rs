@@ -24,6 +24,7 @@ mod lock_table;
 pub mod logging;
 mod mount_paths;
 mod mount_users;
+pub mod namespace_keeper;
 mod nested_stores;
 pub mod predecessor;
 mod process_state;

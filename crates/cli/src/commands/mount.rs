@@ -46,6 +46,7 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
         // The parent has made the log file our standard error already.
         let file = log.as_deref().filter(|_| !arguments.background_child);
         logging::start(file, "info")?;
+        mobifs_daemon::namespace_keeper::start();
         supervisor = SupervisorLink::from_environment()?;
         let mountpoint = if inherited.is_empty() {
             without_touching(&arguments.mountpoint)?

@@ -27,6 +27,7 @@ mod loads;
 mod monitoring;
 mod moved;
 mod names;
+mod namespaces;
 mod overlay;
 mod poison;
 mod preallocation;

@@ -70,6 +70,7 @@ pub fn run(words: &[OsString]) -> Result<ExitCode, Failure> {
     let _raised = crate::limits::raise_limits();
     let _session = rustix::process::setsid();
     let _moved = std::env::set_current_dir("/");
+    crate::namespace_keeper::start();
     let failed =
         |error: io::Error| Failure::new(Code::Failed, format!("cannot supervise: {error}"));
     let mut supervisor = Supervisor::new(words).map_err(failed)?;
