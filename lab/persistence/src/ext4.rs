@@ -58,7 +58,9 @@ pub struct Layout {
     table_blocks: u64,
     descriptor_blocks: u64,
     reserved_descriptor_blocks: u64,
-    has_meta_groups: bool,
+    descriptors_per_block: u64,
+    /// From this block of descriptors on each is in the groups that it describes (`meta_bg`).
+    first_meta_block: Option<u64>,
     is_sparse: bool,
     sparse_2: Option<[u32; 2]>,
     groups: Vec<Group>,
@@ -120,7 +122,9 @@ impl Layout {
             table_blocks: (inodes_per_group * inode_bytes).div_ceil(u64::from(block_bytes.max(1))),
             descriptor_blocks: 0,
             reserved_descriptor_blocks: u64::from(le16(superblock, 0xce)),
-            has_meta_groups: incompat & INCOMPAT_META_BG != 0,
+            descriptors_per_block: 0,
+            first_meta_block: (incompat & INCOMPAT_META_BG != 0)
+                .then(|| u64::from(le32(superblock, 0x104))),
             is_sparse: ro_compat & RO_COMPAT_SPARSE_SUPER != 0,
             sparse_2: (compat & COMPAT_SPARSE_SUPER2 != 0)
                 .then(|| [le32(superblock, 0x24c), le32(superblock, 0x250)]),
@@ -183,14 +187,13 @@ impl Layout {
             let what = "superblock of the filesystem: group descriptors are larger than a block";
             return Err(PersistError::Damaged(what.to_owned()));
         }
+        self.descriptors_per_block = per_block;
         self.descriptor_blocks = self.group_count().div_ceil(per_block);
-        let first_meta = u64::from(le32(superblock, 0x104));
         for index in 0..self.descriptor_blocks {
-            let block = if self.has_meta_groups && index >= first_meta {
-                let group = index * per_block;
-                self.group_start(group) + u64::from(self.has_superblock(group))
+            let block = if self.first_meta_block.is_some_and(|first| index >= first) {
+                self.own_descriptors(index * per_block)
             } else {
-                self.first_data_block + 1 + index
+                self.superblock_of(0) + 1 + index
             };
             let content = self.read_block(image, block)?;
             let left = self.group_count() - self.groups.len() as u64;
@@ -365,6 +368,41 @@ impl Layout {
         self.first_data_block + group * self.blocks_per_group
     }
 
+    /// Where the superblock of a group is that has one: in its first block, but in group 0 at its place on the
+    /// device. With blocks of 1 KiB that is block 1, also where the group begins with block 0 (`bigalloc`).
+    fn superblock_of(&self, group: u64) -> u64 {
+        match group {
+            0 => SUPERBLOCK_AT / u64::from(self.block_bytes),
+            _ => self.group_start(group),
+        }
+    }
+
+    /// Where a group with `meta_bg` has the block of descriptors that it belongs to, or a copy of it.
+    fn own_descriptors(&self, group: u64) -> u64 {
+        match self.has_superblock(group) {
+            true => self.superblock_of(group) + 1,
+            false => self.group_start(group),
+        }
+    }
+
+    /// Whether a block of a group is for descriptors: after a superblock, or with `meta_bg` in the first, second
+    /// and last of the groups that it describes.
+    fn is_of_descriptors(&self, group: u64, place: u64) -> bool {
+        let per_block = self.descriptors_per_block.max(1);
+        let meta = self
+            .first_meta_block
+            .filter(|&first| group / per_block >= first);
+        if meta.is_some() {
+            let number = group % per_block;
+            return (number <= 1 || number == per_block - 1)
+                && place == self.own_descriptors(group);
+        }
+        let blocks = self.first_meta_block.unwrap_or(self.descriptor_blocks)
+            + self.reserved_descriptor_blocks;
+        let first = self.superblock_of(group) + 1;
+        self.has_superblock(group) && (first..first.saturating_add(blocks)).contains(&place)
+    }
+
     fn has_superblock(&self, group: u64) -> bool {
         let is_power = |base: u64| {
             let mut power = base;
@@ -386,15 +424,11 @@ impl Layout {
             return Kind::Other;
         }
         let group = (place - self.first_data_block) / self.blocks_per_group;
-        let offset = place - self.group_start(group);
-        if self.has_superblock(group) {
-            if offset == 0 {
-                return Kind::Superblock;
-            }
-            let descriptors = self.descriptor_blocks + self.reserved_descriptor_blocks;
-            if !self.has_meta_groups && offset <= descriptors {
-                return Kind::GroupDescriptors;
-            }
+        if self.has_superblock(group) && place == self.superblock_of(group) {
+            return Kind::Superblock;
+        }
+        if self.is_of_descriptors(group, place) {
+            return Kind::GroupDescriptors;
         }
         // The tables of a group may be in an earlier one.
         for group in &self.groups {

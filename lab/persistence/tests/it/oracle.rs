@@ -140,7 +140,35 @@ fn kinds_of_blocks_are_those_of_dumpe2fs() {
     if !can_run() {
         return;
     }
-    let image = Image::new(64, &["-b", "1024", "-J", "size=8"], "");
+    kinds_are_those_of_dumpe2fs(64, &["-b", "1024", "-J", "size=8"]);
+}
+
+/// The descriptors follow the superblock, which is in block 1 although the first group begins with block 0.
+#[test]
+fn bigalloc_with_blocks_of_1_kib_is_read() {
+    if !can_run() {
+        return;
+    }
+    kinds_are_those_of_dumpe2fs(128, &["-b", "1024", "-O", "bigalloc", "-C", "16384"]);
+}
+
+/// Each block of descriptors is in the groups that it describes, of which there are 16 here.
+#[test]
+fn descriptors_in_their_own_groups_are_told_by_the_layout() {
+    if !can_run() {
+        return;
+    }
+    for feature in ["meta_bg,^resize_inode", "meta_bg,^resize_inode,^64bit"] {
+        kinds_are_those_of_dumpe2fs(300, &["-b", "1024", "-J", "size=8", "-O", feature]);
+    }
+}
+
+fn kinds_are_those_of_dumpe2fs(mebibytes: u64, mkfs: &[&str]) {
+    let image = Image::new(mebibytes, mkfs, "");
+    // Directories are spread over the groups.
+    for number in 0..40 {
+        std::fs::create_dir(image.root().join(format!("directory-{number}"))).unwrap();
+    }
     image.work(60);
     let copy = image.copy();
     let text = run(Command::new("dumpe2fs").arg(&copy));
@@ -160,7 +188,7 @@ fn kinds_of_blocks_are_those_of_dumpe2fs() {
         .filter(|kind| expected.contains_key(&kind.kind));
     let found: std::collections::BTreeMap<_, _> =
         found.map(|kind| (kind.kind, kind.blocks)).collect();
-    assert_eq!(found, expected);
+    assert_eq!(found, expected, "{mkfs:?}");
     for kind in [
         Kind::Superblock,
         Kind::GroupDescriptors,
@@ -169,7 +197,7 @@ fn kinds_of_blocks_are_those_of_dumpe2fs() {
         Kind::InodeTable,
     ] {
         let is_there = expected.contains_key(&kind) || kind == Kind::Superblock;
-        assert!(is_there, "{kind:?} is among {expected:?}");
+        assert!(is_there, "{kind:?} is among {expected:?}, {mkfs:?}");
     }
     let directories = figures
         .kinds
@@ -177,7 +205,7 @@ fn kinds_of_blocks_are_those_of_dumpe2fs() {
         .find(|kind| kind.kind == Kind::Directory);
     assert!(
         directories.is_some_and(|kind| kind.blocks >= 60),
-        "{:?}",
+        "{:?}, {mkfs:?}",
         figures.kinds
     );
 }
@@ -192,6 +220,7 @@ fn kind_by_dumpe2fs(text: &str, place: u64) -> Option<Kind> {
     let names = [
         ("superblock at ", Kind::Superblock),
         ("Group descriptors at ", Kind::GroupDescriptors),
+        ("Group descriptor at ", Kind::GroupDescriptors),
         ("Block bitmap at ", Kind::BlockBitmap),
         ("Inode bitmap at ", Kind::InodeBitmap),
         ("Inode table at ", Kind::InodeTable),
