@@ -2,17 +2,17 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::ErrorKind;
 use std::path::Path;
 
-use crate::bytes::ReadAt;
+use crate::bytes::{ReadAt, open};
 use crate::error::PersistError;
 use crate::ext4::{Journal, JournalFile, Kinds, Layout};
 use crate::figures::{Characterisation, Jbd2Figures, Observed, SCHEMA, Tally, changed_bytes};
 use crate::jbd2::{self, Log, Logged, MAGIC, Superblock, Transaction, fast_commits};
 use crate::mobifs_log;
 
-/// The directory of a store, and the journal in it.
+/// The journal in the directory of a store.
 const STORE_JOURNAL: &str = ".mobifs/journal";
 
 /// Characterises the journal of an image of ext3 or ext4, a journal file of JBD2 (as `debugfs` extracts it) or
@@ -21,26 +21,38 @@ const STORE_JOURNAL: &str = ".mobifs/journal";
 /// # Errors
 /// It is none of these, or damaged.
 pub fn characterise(path: &Path) -> Result<Characterisation, PersistError> {
-    let journal = path.join(STORE_JOURNAL);
-    let opened = if path.is_dir() {
-        journal.as_path()
+    let is_store = path.is_dir();
+    let file = if is_store {
+        open_store(path)?
     } else {
-        path
+        open(path)?
     };
-    let file = File::open(opened).map_err(PersistError::io(opened))?;
-    let mut magic = [0; 8];
     let mut found = Characterisation {
         schema: SCHEMA,
         source: path.display().to_string(),
         ..Characterisation::default()
     };
-    let length = (&file).read(&mut magic).map_err(PersistError::io(opened))?;
-    if magic[..length] == *mobifs_log::SUPERBLOCK_MAGIC {
-        found.mobifs = mobifs_log::characterise(&file)?;
+    if is_store || mobifs_log::is_journal(&file) {
+        found.mobifs = Some(mobifs_log::characterise(&file)?);
     } else {
         found.ext4 = Some(characterise_jbd2(&file)?);
     }
     Ok(found)
+}
+
+/// The journal of the store in a directory.
+fn open_store(directory: &Path) -> Result<File, PersistError> {
+    open(&directory.join(STORE_JOURNAL)).map_err(|error| match error {
+        PersistError::Io { error, .. }
+            if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+        {
+            PersistError::NoStore
+        }
+        PersistError::NotAFile => {
+            PersistError::DamagedStore("its .mobifs/journal is no regular file".to_owned())
+        }
+        other => other,
+    })
 }
 
 /// What a journal of JBD2 shows that lies in `image`: an ext3 or ext4, or a journal alone.

@@ -1,8 +1,13 @@
 //! Numbers in blocks, and where blocks come from.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+use crate::error::PersistError;
 
 /// Big-endian, as JBD2 has its numbers; zero beyond the end.
 pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
@@ -40,6 +45,21 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 /// CRC32C without the usual inversions at beginning and end, as JBD2 continues it.
 pub(crate) fn raw_crc32c(crc: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!crc, bytes)
+}
+
+/// Opens what has content at places: a regular file or a block device. Opening others may wait for ever (a
+/// FIFO), or do something (a terminal).
+pub(crate) fn open(path: &Path) -> Result<File, PersistError> {
+    let kind = fs::metadata(path)
+        .map_err(PersistError::io(path))?
+        .file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(PersistError::NotAFile);
+    }
+    // It may be a FIFO by now.
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let opened = File::options().read(true).custom_flags(flags).open(path);
+    opened.map_err(PersistError::io(path))
 }
 
 /// What an image is read from.

@@ -3,6 +3,7 @@
 
 use std::ffi::CString;
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde::Serialize;
 use tempfile::TempDir;
 
+use crate::bytes::open;
 use crate::error::PersistError;
 use crate::tool::run;
 
@@ -122,6 +124,11 @@ impl Disk {
             .map_err(PersistError::io(parent))?;
         let image = directory.path().join("image");
         if let Some(given) = &options.image {
+            // What is no file would be read for ever.
+            open(given).map_err(|error| match error {
+                PersistError::NotAFile => PersistError::io(given)(io::Error::other(error)),
+                other => other,
+            })?;
             // Sparse, and by reference where the filesystem can.
             let mut copy = Command::new("cp");
             copy.args(["--reflink=auto", "--sparse=always"]).arg(given);
@@ -215,8 +222,12 @@ impl Disk {
             MountFlags::NOATIME,
             Some(text.as_c_str()),
         );
+        let what = match &self.options.image {
+            Some(given) => format!("{}, as ext4 ({options}),", given.display()),
+            None => format!("ext4 ({options}) on {}", device.display()),
+        };
         mounted.map_err(|errno| PersistError::Mount {
-            what: format!("ext4 ({options}) on {}", device.display()),
+            what,
             error: errno.into(),
         })?;
         self.is_mounted = true;

@@ -18,6 +18,12 @@ pub enum PersistError {
     /// Neither an image of ext4 nor a journal.
     #[error("it is neither an image of ext3 or ext4, nor a journal of JBD2 or MobiFS")]
     NotAJournal,
+    /// Not what has content at places.
+    #[error("it is neither a regular file nor a block device")]
+    NotAFile,
+    /// A directory without a store.
+    #[error("the directory has no store of MobiFS: there is no .mobifs/journal in it")]
+    NoStore,
     /// The filesystem has none.
     #[error("the filesystem has no journal")]
     NoJournal,
@@ -41,6 +47,9 @@ pub enum PersistError {
     /// Something in it makes no sense.
     #[error("damaged: {0}")]
     Damaged(String),
+    /// A journal of MobiFS that makes no sense.
+    #[error("it is a damaged journal of MobiFS: {0}; `mobifs check` of its store tells more")]
+    DamagedStore(String),
     /// The user is not root.
     #[error("it makes a filesystem and mounts it over a loop device, which takes root")]
     NotRoot,

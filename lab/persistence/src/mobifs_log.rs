@@ -1,6 +1,7 @@
 //! Counting the transactions of MobiFS's own journal.
 
 use mobifs_base::PAGE_BYTES;
+use mobifs_store::StoreError;
 use mobifs_store::log_reader::{AtBlock, LogReader, LoggedTransaction, Record};
 
 use crate::bytes::ReadAt;
@@ -66,12 +67,13 @@ impl Tally {
 
     /// None if there was no transaction.
     pub(crate) fn finish(self) -> Option<MobifsFigures> {
+        (self.figures.commits > 0).then(|| self.figures())
+    }
+
+    fn figures(self) -> MobifsFigures {
         let mut figures = self.figures;
-        if figures.commits == 0 {
-            return None;
-        }
         let used = figures.content_bytes + figures.metadata_bytes + figures.control_bytes;
-        figures.control_ratio = Some(figures.control_bytes as f64 / used as f64);
+        figures.control_ratio = (used > 0).then(|| figures.control_bytes as f64 / used as f64);
         figures.blocks_per_commit = Distribution::of(self.blocks);
         figures.changed_bytes_per_commit = Distribution::of(self.changed);
         if !self.page_percents.is_empty() {
@@ -80,19 +82,31 @@ impl Tally {
         let (flushes, all): (f64, f64) = (self.flush_ms.iter().sum(), self.commit_ms.iter().sum());
         figures.flush_ratio = (all > 0.0).then(|| flushes / all);
         figures.commit_ms = Distribution::of(self.commit_ms);
-        Some(figures)
+        figures
     }
 }
 
-/// The transactions of the epoch in force of a journal that is a file.
+/// Whether it is a journal of MobiFS: one of the copies of its superblock begins as one does.
+pub(crate) fn is_journal(journal: &(impl ReadAt + ?Sized)) -> bool {
+    [0, LogReader::BLOCK_BYTES as u64].into_iter().any(|at| {
+        let mut magic = [0; SUPERBLOCK_MAGIC.len()];
+        journal.read_at(&mut magic, at).is_ok() && magic == *SUPERBLOCK_MAGIC
+    })
+}
+
+/// The transactions of the epoch in force of a journal that is a file; none if everything is applied.
 pub(crate) fn characterise(
     journal: &(impl ReadAt + ?Sized),
-) -> Result<Option<MobifsFigures>, PersistError> {
-    let damaged = |what: &str| PersistError::Damaged(format!("journal of MobiFS: {what}"));
+) -> Result<MobifsFigures, PersistError> {
+    let damaged = |what: &str| PersistError::DamagedStore(what.to_owned());
+    let refused = |error: StoreError| match error {
+        StoreError::Corrupt { .. } => PersistError::DamagedStore(error.to_string()),
+        other => PersistError::Store(other),
+    };
     let mut superblocks = vec![0; 2 * LogReader::BLOCK_BYTES];
     let read = journal.read_at(&mut superblocks, 0);
     read.map_err(|_| damaged("it has no room for its superblocks"))?;
-    let reader = LogReader::new(&superblocks)?;
+    let reader = LogReader::new(&superblocks).map_err(refused)?;
     let mut tally = Tally::default();
     let mut offset = superblocks.len() as u64;
     let mut sequence = 1;
@@ -100,7 +114,7 @@ pub(crate) fn characterise(
         let mut content = vec![0; LogReader::BLOCK_BYTES];
         let read = journal.read_at(&mut content, offset);
         read.map_err(|_| damaged("it is shorter than its superblock says"))?;
-        if let AtBlock::Incomplete { journal_bytes } = reader.at_block(&content)? {
+        if let AtBlock::Incomplete { journal_bytes } = reader.at_block(&content).map_err(refused)? {
             if journal_bytes > reader.journal_bytes() - offset
                 || journal_bytes > TRANSACTION_BYTES_MAX
             {
@@ -110,7 +124,7 @@ pub(crate) fn characterise(
             let read = journal.read_at(&mut content, offset);
             read.map_err(|_| damaged("it is shorter than its superblock says"))?;
         }
-        match reader.at_block(&content)? {
+        match reader.at_block(&content).map_err(refused)? {
             AtBlock::Whole(found)
                 if found.epoch == reader.epoch() && found.sequence == sequence =>
             {
@@ -121,5 +135,5 @@ pub(crate) fn characterise(
             _ => break,
         }
     }
-    Ok(tally.finish())
+    Ok(tally.figures())
 }

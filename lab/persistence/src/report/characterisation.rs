@@ -34,9 +34,16 @@ fn groups(found: &Characterisation) -> Vec<(&'static str, Vec<Row>)> {
         first.extend(device(found));
         groups.push(("Programs and device", first));
     }
-    if let Some(figures) = &found.ext4 {
+    // Of the ext4 below a mount of MobiFS nothing is said where it committed nothing.
+    let ext4 = found.ext4.as_ref().filter(|ext4| {
+        let has_commits = ext4.commits + ext4.fast_commits + ext4.incomplete > 0;
+        has_commits || found.mobifs.is_none()
+    });
+    if let Some(figures) = ext4 {
         groups.push(("Journal of ext4 (JBD2)", jbd2(figures)));
-        groups.push(("Its journaled blocks", kinds(figures)));
+        if !figures.kinds.is_empty() {
+            groups.push(("Its journaled blocks", kinds(figures)));
+        }
     }
     if let Some(figures) = &found.mobifs {
         groups.push(("Journal of MobiFS", mobifs(figures)));
@@ -232,6 +239,13 @@ fn kinds(figures: &Jbd2Figures) -> Vec<Row> {
 }
 
 fn mobifs(figures: &MobifsFigures) -> Vec<Row> {
+    if figures.commits == 0 {
+        let applied = "empty: everything is applied".to_owned();
+        return vec![
+            row("transactions", figures.commits.to_string(), ""),
+            row("epoch in force", applied, ""),
+        ];
+    }
     let share = |bytes: u64| {
         let whole = figures.journal_bytes.max(1) as f64;
         format!("{bytes} bytes, {}", percent(bytes as f64 / whole))
@@ -390,4 +404,30 @@ fn control(found: &Characterisation) -> Result<(String, String), PlotError> {
         .filter_map(|app| Some(format!("{} {}", app.name, app.syncs?)))
         .collect();
     Ok((svg, format!("Fsyncs in 5 s in S3: {}.", syncs.join(", "))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzzing;
+
+    #[test]
+    fn an_ext4_that_committed_nothing_below_mobifs_is_left_out() {
+        let (ext4, _) = fuzzing::read(&fuzzing::seeds()[0]).unwrap();
+        let empty = Jbd2Figures {
+            commits: 0,
+            kinds: Vec::new(),
+            ..ext4.clone()
+        };
+        let of = |ext4, mobifs| Characterisation {
+            ext4: Some(ext4),
+            mobifs,
+            ..Characterisation::default()
+        };
+        let mobifs = || Some(MobifsFigures::default());
+        let has_ext4 = |found| text(&found).contains("Journal of ext4");
+        assert!(!has_ext4(of(empty.clone(), mobifs())));
+        assert!(has_ext4(of(ext4, mobifs())) && has_ext4(of(empty.clone(), None)));
+        assert!(!text(&of(empty, None)).contains("Its journaled blocks"));
+    }
 }

@@ -1,11 +1,13 @@
 //! What is no journal, or none that can be read, is refused in one sentence.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use mobifs_persistence::{PersistError, at_rest};
+use mobifs_persistence::{PersistError, at_rest, section, text};
+use mobifs_store::{Gate, JournalOptions, JournalStore, PosixLower};
 use tempfile::TempDir;
 
 use crate::disk::run;
@@ -76,5 +78,68 @@ fn what_is_no_filesystem_is_refused() {
         refused(&directory.path().join("missing")),
         PersistError::Io { .. }
     ));
-    assert!(matches!(refused(directory.path()), PersistError::Io { .. }));
+    let said = refused(directory.path());
+    assert!(matches!(said, PersistError::NoStore), "{said}");
+}
+
+/// Opening a FIFO waits for its writer, for ever; here there is one, which has written.
+#[test]
+fn what_is_no_file_is_refused_and_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fifo");
+    run(Command::new("mkfifo").arg(&path));
+    let mut writer = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
+    writer.write_all(&[0; 1024]).unwrap();
+    for path in [&path, Path::new("/dev/null")] {
+        let said = refused(path);
+        assert!(matches!(said, PersistError::NotAFile), "{said}");
+    }
+}
+
+/// A store without an app, closed: its journal has no transaction.
+fn store(directory: &Path) -> PathBuf {
+    let lower = Gate::new(PosixLower::open(directory).unwrap());
+    drop(JournalStore::open(lower, &JournalOptions::default()).unwrap());
+    directory.join(".mobifs/journal")
+}
+
+#[test]
+fn an_empty_journal_of_mobifs_says_that_everything_is_applied() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = store(directory.path());
+    for path in [directory.path(), &journal] {
+        let found = at_rest::characterise(path).unwrap();
+        assert_eq!(found.mobifs.as_ref().map(|mobifs| mobifs.commits), Some(0));
+        let shown = text(&found);
+        assert!(shown.contains("everything is applied"), "{shown}");
+        assert!(section(&found).is_ok());
+    }
+}
+
+#[test]
+fn a_damaged_journal_of_mobifs_is_called_that() {
+    let directory = tempfile::tempdir().unwrap();
+    let journal = store(directory.path());
+    let file = OpenOptions::new().write(true).open(&journal).unwrap();
+    // One copy of the superblock is enough, whichever.
+    file.write_all_at(&[0; 4096], 0).unwrap();
+    for path in [directory.path(), &journal] {
+        assert!(at_rest::characterise(path).is_ok());
+    }
+    let damaged = |path: &Path| {
+        let said = refused(path);
+        assert!(matches!(said, PersistError::DamagedStore(_)), "{said}");
+        assert!(said.to_string().contains("`mobifs check`"), "{said}");
+    };
+    file.write_all_at(&[1; 8], 4096 + 16).unwrap();
+    damaged(directory.path());
+    damaged(&journal);
+    file.write_all_at(&[0; 8], 4096).unwrap();
+    damaged(directory.path());
+    file.set_len(0).unwrap();
+    damaged(directory.path());
 }

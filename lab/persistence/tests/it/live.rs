@@ -1,5 +1,6 @@
 //! A program on a served device: each of its transactions is found.
 
+use std::fs::File;
 use std::path::PathBuf;
 
 use mobifs_device_model::Preset;
@@ -96,6 +97,27 @@ fn commits_of_mobifs_are_found_on_the_device() {
         "{mobifs:?}"
     );
     assert_eq!(mobifs.commit_ms.as_ref().map(|times| times.count), Some(30));
+}
+
+#[test]
+fn an_image_that_cannot_be_mounted_is_named() {
+    if !can_run() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("other.img");
+    File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let mut options = options(Through::Ext4, "true");
+    options.disk.image = Some(image.clone());
+    let said = characterise(&options).unwrap_err().to_string();
+    assert!(
+        said.contains("other.img, as ext4") && !said.contains("/dev/"),
+        "{said}"
+    );
+    // A directory has no content, and a FIFO no end.
+    options.disk.image = Some(directory.path().to_owned());
+    let said = characterise(&options).unwrap_err().to_string();
+    assert!(said.contains("neither a regular file"), "{said}");
 }
 
 /// Beside the directory of this test: `<target>/debug/deps`.
