@@ -16,7 +16,7 @@ use crate::failure::{Code, Failure};
 
 pub(super) const HELP: &str = "\
 IMAGE is an image (or block device) of ext3 or ext4, a journal of JBD2 as debugfs extracts it, a journal of
-MobiFS, or the directory of a store; nothing is changed. Its journal shows the transactions that have not been
+MobiFS, or the directory of a store; nothing is changed, and no device is served: only --json and --html go with it. Its journal shows the transactions that have not been
 overwritten; blocks are compared with their earlier versions there.
 
 A COMMAND runs in an empty directory of an ext4 on a served flash device (as `mobifs flash serve`), or of a
@@ -36,7 +36,7 @@ pub(super) struct CharacteriseArguments {
     #[arg(
         value_name = "IMAGE",
         required_unless_present_any = ["command", "trace"],
-        conflicts_with_all = ["command", "trace", "device"]
+        conflicts_with_all = ["command", "trace", "device", "through", "model", "scale", "size", "mount_options", "mkfs"]
     )]
     image: Option<PathBuf>,
     /// Replay a trace on the device
@@ -92,6 +92,7 @@ enum ThroughArgument {
 }
 
 pub(super) fn run(arguments: &CharacteriseArguments, stop: &AtomicBool) -> Result<(), Failure> {
+    arguments.output.check()?;
     let found = match &arguments.image {
         Some(image) => at_rest::characterise(image).map_err(|error| {
             let failed = failure(&error);

@@ -76,6 +76,7 @@ const BLOCKS_FILE_BYTES: u64 = 4 << 30;
 
 pub(super) fn run(arguments: &CompareArguments, stop: &Arc<AtomicBool>) -> Result<(), Failure> {
     let options = options(arguments, stop)?;
+    arguments.output.check()?;
     let found = compare(&options, &mut |step| eprintln!("mobifs-lab: {step}"));
     let found = found.map_err(|error| failure(&error))?;
     let section = section(title(arguments.preset), &found);

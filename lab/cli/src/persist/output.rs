@@ -1,6 +1,7 @@
 //! What the commands about persistence have in common: the model of a device, and where results go.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
 
@@ -39,6 +40,11 @@ pub(super) struct OutputArguments {
 }
 
 impl OutputArguments {
+    /// Refuses before anything is measured what could not be written afterwards.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        self.html.as_deref().map_or(Ok(()), check_output)
+    }
+
     pub(super) fn show(
         &self,
         document: &impl Serialize,
@@ -60,10 +66,29 @@ impl OutputArguments {
 }
 
 pub(super) fn write(path: &Path, content: &str) -> Result<(), Failure> {
-    fs::write(path, content).map_err(|error| {
-        let message = format!("cannot write {}: {error}", path.display());
-        Failure::new(Code::Failed, message)
-    })
+    fs::write(path, content).map_err(|error| cannot_write(path, &error))
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    let message = format!("cannot write {}: {error}", path.display());
+    Failure::new(Code::Failed, message)
+}
+
+/// Whether [`write`] can write this file; leaves everything as it is.
+pub(super) fn check_output(path: &Path) -> Result<(), Failure> {
+    let failed = |error: io::Error| cannot_write(path, &error);
+    match fs::metadata(path) {
+        Ok(found) if found.is_file() || found.is_dir() => {
+            File::options().append(true).open(path).map_err(failed)?;
+        }
+        // Such as /dev/stdout, or a FIFO whose reader has not come.
+        Ok(_) => {}
+        Err(_) => {
+            File::create_new(path).map_err(failed)?;
+            fs::remove_file(path).map_err(failed)?;
+        }
+    }
+    Ok(())
 }
 
 /// Where images are meanwhile.
@@ -73,9 +98,10 @@ pub(super) fn scratch() -> PathBuf {
 
 pub(super) fn failure(error: &PersistError) -> Failure {
     let code = match error {
-        PersistError::Damaged(_) | PersistError::NewerFormat(_) | PersistError::Store(_) => {
-            Code::Damaged
-        }
+        PersistError::Damaged(_)
+        | PersistError::DamagedStore(_)
+        | PersistError::NewerFormat(_)
+        | PersistError::Store(_) => Code::Damaged,
         _ => Code::Failed,
     };
     Failure::new(code, error.to_string())

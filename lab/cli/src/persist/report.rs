@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::commands;
 use super::compare::{PresetArgument, options_of, title};
-use super::output::{failure, scratch, write};
+use super::output::{check_output, failure, scratch, write};
 use crate::failure::{Code, Failure, put};
 
 pub(super) const HELP: &str = "\
@@ -54,6 +54,9 @@ pub(super) fn run(arguments: &ReportArguments, stop: &Arc<AtomicBool>) -> Result
     let out = &arguments.out;
     fs::create_dir_all(out)
         .map_err(|error| Failure::new(Code::Failed, format!("{}: {error}", out.display())))?;
+    let (html, json) = (out.join("report.html"), out.join("report.json"));
+    check_output(&html)?;
+    check_output(&json)?;
     let plot = |error: mobifs_charts::PlotError| Failure::new(Code::Failed, error.to_string());
     let characterisations = characterisations(arguments, stop)?;
     let mut sections: Vec<Section> =
@@ -83,7 +86,7 @@ pub(super) fn run(arguments: &ReportArguments, stop: &Arc<AtomicBool>) -> Result
         sections.push(section(one).map_err(plot)?);
     }
     let about = "S3 (characterisation) and S2 (evaluation) beside what was measured here";
-    write(&out.join("report.html"), &page(about, &sections))?;
+    write(&html, &page(about, &sections))?;
     let document = Document {
         schema: mobifs_persistence::SCHEMA,
         characterisations,
@@ -92,8 +95,8 @@ pub(super) fn run(arguments: &ReportArguments, stop: &Arc<AtomicBool>) -> Result
     };
     let text = serde_json::to_string_pretty(&document);
     let text = text.map_err(|error| Failure::new(Code::Failed, error.to_string()))? + "\n";
-    write(&out.join("report.json"), &text)?;
-    put(&format!("{}\n", out.join("report.html").display()))
+    write(&json, &text)?;
+    put(&format!("{}\n", html.display()))
 }
 
 /// A program with the name that tables show.

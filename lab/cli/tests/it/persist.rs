@@ -54,11 +54,57 @@ fn what_is_no_journal_is_refused_in_one_sentence() {
         &["characterise"][..],
         &["compare", "--preset", "x"],
         &["characterise", "--model", "x", "--", "true"],
+        // Nothing is served for an image.
+        &["characterise", "--through", "mobifs", "image"],
+        &["characterise", "--scale", "0", "image"],
+        &["characterise", "--mount-options", "discard", "image"],
     ] {
         assert_eq!(persist(wrong).status.code(), Some(2), "{wrong:?}");
     }
     let output = persist(&["compare", "--only", "packed"]);
     assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+}
+
+#[test]
+fn what_is_no_store_or_damaged_is_refused_with_what_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path().to_str().unwrap();
+    let output = persist(&["characterise", at]);
+    let said = errors(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("has no store of MobiFS"), "{said}");
+    fs::create_dir(directory.path().join(".mobifs")).unwrap();
+    fs::write(directory.path().join(".mobifs/journal"), "text").unwrap();
+    let output = persist(&["characterise", at]);
+    let said = errors(&output);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("a damaged journal of MobiFS"), "{said}");
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_refused_before_anything_is_measured() {
+    if !can_run() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path().to_str().unwrap();
+    for html in [&format!("{here}/missing/page.html"), here] {
+        let compare = ["compare", "--preset", "quick", "--scale", "0"];
+        let output = persist(&[&compare[..], &["--html", html]].concat());
+        let said = errors(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(
+            said.contains("cannot write") && !said.contains("round 1"),
+            "{said}"
+        );
+        let ran = directory.path().join("ran");
+        let command = ["--html", html, "--", "touch", ran.to_str().unwrap()];
+        let output = persist(&[&["characterise"], &command[..]].concat());
+        assert_eq!(output.status.code(), Some(1), "{}", errors(&output));
+        assert!(!ran.exists());
+    }
+    // Nothing is left of the attempt.
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 #[test]
