@@ -87,6 +87,20 @@ pub enum PersistError {
         /// What the system said.
         error: io::Error,
     },
+    /// The disk may become full on the way.
+    #[error(
+        "{}: {free_bytes} bytes are free, and a filesystem that is made there may take {wanted_bytes}; \
+         give a directory of a disk with more room",
+        path.display()
+    )]
+    NoRoom {
+        /// Where.
+        path: PathBuf,
+        /// What is there.
+        free_bytes: u64,
+        /// What each filesystem has.
+        wanted_bytes: u64,
+    },
     /// The served device answered something else.
     #[error("the served device gave an answer that is not understood: {0}")]
     Unexpected(String),

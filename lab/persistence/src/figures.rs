@@ -280,7 +280,7 @@ pub struct MobifsFigures {
     pub changed_bytes_per_commit: Option<Distribution>,
     /// Bytes of content that went to their places before the commit.
     pub direct_bytes: u64,
-    /// Time of a commit at the device, from its write to the end of its flush, in ms.
+    /// Time of a commit at the device, in which its writes or its flush were under way, in ms.
     pub commit_ms: Option<Distribution>,
     /// Share of it that the flush took.
     pub flush_ratio: Option<f64>,

@@ -26,6 +26,8 @@ commits, with data=journal; MobiFS durable with direct writes and with flushes. 
   blocks   as sqlite, beside a program that writes 4 KiB blocks into a file of 4 GiB (S2 Fig. 16)
   region   insert, update and delete in DELETE by size of the journal, 16 MiB to 1 GiB (S2 Fig. 17)
 
+With --real, DIR needs as much room as a way's ext4 may take: 2 GiB, with blocks and region 8 GiB.
+
 It takes root, and the programs mkfs.ext4 and mobifs. Figures are medians of the rounds, each by itself;
 timings mean something only on a machine that does nothing else.
 

@@ -9,9 +9,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use mobifs_device_server::Scale;
 use mobifs_numerics::median;
 use mobifs_workloads::workload::background::Job;
 use mobifs_workloads::workload::sqlite::{JournalMode, Statement};
+use rustix::fs::statvfs;
 use serde::Serialize;
 
 use crate::disk::Under;
@@ -114,6 +116,8 @@ pub struct Comparison {
     pub background: Option<String>,
     /// Nothing of a database was in memory when it was measured.
     pub is_cold: bool,
+    /// The device took no time for its commands: rates and the times of transactions are those of this machine.
+    pub is_only_counted: bool,
     /// Transactions of each cell and round.
     pub operations: u64,
     /// What was compared; also what could not be.
@@ -130,6 +134,7 @@ pub fn compare(
     options: &CompareOptions,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Comparison, PersistError> {
+    check(options)?;
     let mut rounds: BTreeMap<Key, Vec<Cost>> = BTreeMap::new();
     for round in 1..=options.rounds {
         for (index, arm) in options.arms.iter().enumerate() {
@@ -169,10 +174,34 @@ pub fn compare(
             .into_owned(),
         background: options.background.map(run::name_of_job),
         is_cold: options.is_cold,
+        is_only_counted: matches!(&options.under, Under::Model { scale, .. } if *scale == Scale::COUNT_ONLY),
         operations: options.operations,
         arms: options.arms.clone(),
         cells: cells.collect(),
     })
+}
+
+/// What else the last of the ways would find out, after the others were measured.
+fn check(options: &CompareOptions) -> Result<(), PersistError> {
+    let mut arms = options.arms.iter();
+    if options.mobifs.is_none() && arms.any(|arm| arm.unavailable.is_none() && arm.mobifs.is_some())
+    {
+        crate::tool::mobifs()?;
+    }
+    if let Under::Real(directory) = &options.under {
+        let found = statvfs(directory);
+        let found = found.map_err(|errno| PersistError::io(directory)(errno.into()))?;
+        let free_bytes = found.f_bavail.saturating_mul(found.f_frsize);
+        // A file has only the blocks that were written; how many that are, only the end shows.
+        if free_bytes < options.size_bytes {
+            return Err(PersistError::NoRoom {
+                path: directory.clone(),
+                free_bytes,
+                wanted_bytes: options.size_bytes,
+            });
+        }
+    }
+    Ok(())
 }
 
 fn median_of(rounds: &[Cost]) -> Cost {

@@ -101,23 +101,32 @@ fn ratio(
     (mode, statement): (JournalMode, Statement),
     value: Value,
 ) -> Option<f64> {
-    let baseline = found.arm_index(BASELINE).unwrap_or(0);
     let of = |arm| {
         found
             .cell(arm, mode, statement)
             .and_then(|cell| value(&cell.median))
     };
-    let (here, there) = (of(arm)?, of(baseline)?);
+    let (here, there) = (of(arm)?, of(baseline(found)?)?);
     (there > 0.0).then(|| here / there)
+}
+
+/// Ext4 ordered; where it was not measured, the first way that was.
+fn baseline(found: &Comparison) -> Option<usize> {
+    let measured = measured_arms(found);
+    let ordered = found.arm_index(BASELINE);
+    ordered
+        .filter(|arm| measured.contains(arm))
+        .or_else(|| measured.first().copied())
+}
+
+/// A rate says something of a device that takes its time, and of none that only counts.
+fn rate(cost: &Cost) -> Option<f64> {
+    Some(cost.per_second)
 }
 
 fn tables(found: &Comparison) -> Vec<Table> {
     let values: [(&str, Value, bool); 11] = [
-        (
-            "Transactions a second (times the baseline)",
-            |cost| Some(cost.per_second),
-            true,
-        ),
+        ("Transactions a second", rate, true),
         (
             "99 of 100 transactions took at most, ms",
             |cost| Some(cost.p99_ms),
@@ -161,8 +170,11 @@ fn tables(found: &Comparison) -> Vec<Table> {
             true,
         ),
     ];
+    // The first two are of the time that a transaction took.
+    let left_out = if found.is_only_counted { 2 } else { 0 };
     let mut tables: Vec<Table> = values
         .into_iter()
+        .skip(left_out)
         .filter_map(|(caption, value, has_ratio)| table(found, caption, value, has_ratio))
         .collect();
     tables.extend(beside_published(found));
@@ -171,6 +183,11 @@ fn tables(found: &Comparison) -> Vec<Table> {
 
 fn table(found: &Comparison, caption: &str, value: Value, has_ratio: bool) -> Option<Table> {
     let arms = measured_arms(found);
+    let baseline = baseline(found).map(|arm| &found.arms[arm].name);
+    let caption = match baseline.filter(|_| has_ratio) {
+        Some(name) => format!("{caption} (times that of {name})"),
+        None => caption.to_owned(),
+    };
     let mut table = Table::new(caption, &[""]);
     table
         .head
@@ -217,7 +234,9 @@ fn number(value: f64) -> String {
 
 /// The gain of each arm by statement beside S2's.
 fn beside_published(found: &Comparison) -> Option<Table> {
-    found.arm_index(BASELINE)?;
+    if found.is_only_counted || found.arm_index(BASELINE) != baseline(found) {
+        return None;
+    }
     let arms = measured_arms(found);
     let mut table = Table::new(
         "Gain over ext4 ordered by statement, all journal modes: geometric means, beside S2",
@@ -238,7 +257,7 @@ fn beside_published(found: &Comparison) -> Option<Table> {
         for &arm in &arms {
             let ratios = cases
                 .iter()
-                .filter_map(|&case| ratio(found, arm, case, |cost| Some(cost.per_second)));
+                .filter_map(|&case| ratio(found, arm, case, rate));
             let gain = geometric_mean(ratios).map(|mean| (mean - 1.0) * 100.0);
             row.push(gain.map_or_else(|| "–".to_owned(), |gain| format!("{gain:+.1} %")));
         }
@@ -249,14 +268,19 @@ fn beside_published(found: &Comparison) -> Option<Table> {
 
 fn notes(found: &Comparison) -> Vec<String> {
     let mut notes = Vec::new();
-    if let Some(no_journal) = found.arm_index(NO_JOURNAL) {
+    if found.is_only_counted {
+        notes.push(
+            "The device took no time (scale 0): rates, and the comparison with S2's, would be of this machine, and are \
+             left out."
+                .to_owned(),
+        );
+    } else if let Some(no_journal) = found.arm_index(NO_JOURNAL) {
         for arm in measured_arms(found)
             .into_iter()
             .filter(|&arm| found.arms[arm].mobifs.is_some())
         {
             let ratios = cases(found).into_iter().filter_map(|case| {
-                let value = |cost: &Cost| Some(cost.per_second);
-                Some(ratio(found, no_journal, case, value)? / ratio(found, arm, case, value)?)
+                Some(ratio(found, no_journal, case, rate)? / ratio(found, arm, case, rate)?)
             });
             if let Some(mean) = geometric_mean(ratios) {
                 let gain = (mean - 1.0) * 100.0;
@@ -282,6 +306,21 @@ fn notes(found: &Comparison) -> Vec<String> {
 /// # Errors
 /// The drawing library refuses.
 pub fn section(title: &str, found: &Comparison) -> Result<Section, PlotError> {
+    let mut figures = Vec::new();
+    if !found.is_only_counted {
+        figures.push((rates(found)?, "Medians of the rounds.".to_owned()));
+    }
+    let mut text = vec![about(found)];
+    text.extend(notes(found));
+    Ok(Section {
+        title: title.to_owned(),
+        text,
+        figures,
+        tables: tables(found),
+    })
+}
+
+fn rates(found: &Comparison) -> Result<String, PlotError> {
     let cases = cases(found);
     let series = measured_arms(found).into_iter().map(|arm| {
         let values = cases.iter().map(|&(mode, statement)| {
@@ -298,21 +337,13 @@ pub fn section(title: &str, found: &Comparison) -> Result<Section, PlotError> {
             .collect(),
         series: series.collect(),
     };
-    let svg = bar_chart(
+    bar_chart(
         760,
         "Durable transactions a second".to_owned(),
         "transactions a second",
         Legend::UpperLeft,
         &bars,
-    )?;
-    let mut text = vec![about(found)];
-    text.extend(notes(found));
-    Ok(Section {
-        title: title.to_owned(),
-        text,
-        figures: vec![(svg, "Medians of the rounds.".to_owned())],
-        tables: tables(found),
-    })
+    )
 }
 
 #[cfg(test)]
@@ -339,6 +370,7 @@ mod tests {
             kernel: "6".to_owned(),
             background: None,
             is_cold: false,
+            is_only_counted: false,
             operations: 1,
             arms: Arm::all(),
             cells: cells.collect(),
@@ -359,5 +391,43 @@ mod tests {
             assert!(text.contains(part), "{part} in {text}");
         }
         assert!(section("t", &found).unwrap().figures[0].0.contains("<svg"));
+    }
+
+    #[test]
+    fn a_device_that_only_counts_has_no_rates() {
+        let found = Comparison {
+            is_only_counted: true,
+            ..comparison(&[(0, 220.0), (1, 100.0), (4, 200.0)])
+        };
+        let text = text(&found);
+        for part in [
+            "Transactions a second",
+            "99 of 100",
+            "S2's system",
+            "faster than",
+        ] {
+            assert!(!text.contains(part), "{part} in {text}");
+        }
+        assert!(text.contains("The device took no time"), "{text}");
+        assert!(text.contains("Flushes a transaction"), "{text}");
+        assert!(section("t", &found).unwrap().figures.is_empty());
+    }
+
+    #[test]
+    fn the_baseline_is_named_whichever_it_is() {
+        let shown = |found: &Comparison| text(found);
+        let found = shown(&comparison(&[(0, 220.0), (1, 100.0)]));
+        assert!(
+            found.contains("Transactions a second (times that of ext4 ordered)"),
+            "{found}"
+        );
+        let mut found = comparison(&[(0, 220.0), (1, 100.0)]);
+        found.arms.retain(|arm| arm.name.contains("MobiFS bytes"));
+        let found = shown(&found);
+        assert!(
+            found.contains("Transactions a second (times that of MobiFS bytes, direct)"),
+            "{found}"
+        );
+        assert!(!found.contains("S2's system"), "{found}");
     }
 }

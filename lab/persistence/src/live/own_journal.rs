@@ -8,6 +8,7 @@ use mobifs_store::log_reader::{AtBlock, LogReader, LoggedTransaction};
 
 use crate::error::PersistError;
 use crate::figures::MobifsFigures;
+use crate::live::times::{Interval, covered_ms};
 use crate::mobifs_log::{SUPERBLOCK_MAGIC, TRANSACTION_BYTES_MAX, TRANSACTION_MAGIC, Tally};
 
 /// Follows the journals of all stores on a device.
@@ -19,8 +20,8 @@ pub(crate) struct OwnJournal {
     /// A transaction that goes on after its command.
     partial: Option<Partial>,
     tally: Tally,
-    /// Times of a write of the journal whose flush has not come, in ns.
-    writing: Option<(u64, u64)>,
+    /// When the writes of a transaction whose flush has not come were under way.
+    writing: Option<Vec<Interval>>,
 }
 
 #[derive(Debug)]
@@ -30,8 +31,16 @@ struct Partial {
     journal_bytes: usize,
     /// Where its next bytes are on the device.
     next: u64,
-    /// When its first write began.
-    at_ns: u64,
+    /// When its writes so far were under way.
+    writes: Vec<Interval>,
+}
+
+/// How long a commit took at the device, and its flush alone, in ms. What passes between the commands, while the
+/// program or the kernel works or waits for the machine, is not the device's.
+fn commit_times(writes: &[Interval], flush: Interval) -> (f64, f64) {
+    let all: Vec<Interval> = writes.iter().copied().chain([flush]).collect();
+    let whole = covered_ms(&all);
+    (whole, whole - covered_ms(writes))
 }
 
 impl OwnJournal {
@@ -49,13 +58,10 @@ impl OwnJournal {
     ) -> Result<(), PersistError> {
         let (at_ns, done_ns) = (command.at.0, command.done_at.0);
         if command.kind == CommandKind::Flush {
-            if let Some((begun, written)) = self.writing.take() {
-                self.tally
-                    .commit_ms
-                    .push(done_ns.saturating_sub(begun) as f64 / 1e6);
-                self.tally
-                    .flush_ms
-                    .push(done_ns.saturating_sub(written.max(at_ns)) as f64 / 1e6);
+            if let Some(writes) = self.writing.take() {
+                let (commit_ms, flush_ms) = commit_times(&writes, (at_ns, done_ns));
+                self.tally.commit_ms.push(commit_ms);
+                self.tally.flush_ms.push(flush_ms);
             }
             return Ok(());
         }
@@ -108,7 +114,7 @@ impl OwnJournal {
             match reader.at_block(rest)? {
                 AtBlock::Nothing => {}
                 AtBlock::Whole(found) => {
-                    self.add(number, &found, (at_ns, done_ns), counts);
+                    self.add(number, &found, vec![(at_ns, done_ns)], counts);
                     return Ok(usize::try_from(found.journal_bytes).unwrap_or(0));
                 }
                 AtBlock::Incomplete { journal_bytes } => {
@@ -119,7 +125,7 @@ impl OwnJournal {
                             content: rest.to_vec(),
                             journal_bytes: usize::try_from(journal_bytes).unwrap_or(0),
                             next: offset + rest.len() as u64,
-                            at_ns,
+                            writes: vec![(at_ns, done_ns)],
                         });
                         return Ok(rest.len());
                     }
@@ -147,27 +153,29 @@ impl OwnJournal {
             .min(partial.journal_bytes - partial.content.len());
         partial.content.extend_from_slice(&content[..taken]);
         partial.next += taken as u64;
+        partial.writes.push((command.at.0, command.done_at.0));
         if partial.content.len() < partial.journal_bytes {
             self.partial = Some(partial);
             return Ok(taken);
         }
         if let AtBlock::Whole(found) = self.readers[partial.reader].at_block(&partial.content)? {
-            self.add(
-                partial.reader,
-                &found,
-                (partial.at_ns, command.done_at.0),
-                counts,
-            );
+            self.add(partial.reader, &found, partial.writes, counts);
         }
         Ok(taken)
     }
 
-    fn add(&mut self, reader: usize, found: &LoggedTransaction, times: (u64, u64), counts: bool) {
+    fn add(
+        &mut self,
+        reader: usize,
+        found: &LoggedTransaction,
+        writes: Vec<Interval>,
+        counts: bool,
+    ) {
         let number = (found.epoch, found.sequence);
         let last = self.last.insert(self.readers[reader].uuid(), number);
         if counts && last.is_none_or(|last| last < number) {
             self.tally.add(found);
-            self.writing = Some(times);
+            self.writing = Some(writes);
         }
     }
 
@@ -175,5 +183,25 @@ impl OwnJournal {
     pub(crate) fn take(&mut self) -> Option<MobifsFigures> {
         self.writing = None;
         std::mem::take(&mut self.tally).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_takes_what_the_device_takes_however_late_the_flush_comes() {
+        const MS: u64 = 1_000_000;
+        let close = |(commit, flush): (f64, f64), of: (f64, f64)| {
+            assert!((commit - of.0).abs() < 1e-9 && (flush - of.1).abs() < 1e-9);
+        };
+        for late in [0, 100] {
+            let writes = [(0, MS), ((1 + late) * MS, (2 + late) * MS)];
+            let flush = ((2 + 2 * late) * MS, (5 + 2 * late) * MS);
+            close(commit_times(&writes, flush), (5.0, 3.0));
+        }
+        // The device has the flush while it still works for the write.
+        close(commit_times(&[(0, 2 * MS)], (MS, 5 * MS)), (5.0, 3.0));
     }
 }

@@ -100,3 +100,17 @@ fn a_real_disk_and_programs_in_the_background_and_a_signal() {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     assert!(!mounts.contains(directory.path().to_str().unwrap()));
 }
+
+#[test]
+fn a_disk_without_room_for_a_filesystem_is_refused_before_any_way_is_measured() {
+    if !can_run() {
+        return;
+    }
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let mut options = options(Under::Real(directory.path().to_owned()));
+    options.size_bytes = 1 << 52;
+    let mut steps = 0;
+    let said = compare(&options, &mut |_| steps += 1).unwrap_err();
+    assert!(matches!(said, PersistError::NoRoom { .. }), "{said}");
+    assert_eq!(steps, 0);
+}
