@@ -1,6 +1,7 @@
 //! One round of one arm.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -246,15 +247,31 @@ fn commits(
         .unwrap_or_default()
         .to_string_lossy()
         .into_owned();
-    let info = Path::new("/proc/fs/jbd2")
-        .join(format!("{name}-8"))
-        .join("info");
-    // Without a journal there is none.
-    let text = fs::read_to_string(info).unwrap_or_default();
-    Ok(text
-        .split_whitespace()
-        .next()
-        .and_then(|number| number.parse().ok()))
+    let jbd2 = Path::new("/proc/fs/jbd2").join(format!("{name}-8"));
+    let ext4 = Path::new("/proc/fs/ext4").join(name);
+    if !jbd2.exists() {
+        // It has no journal.
+        return Ok(ext4.exists().then_some(0));
+    }
+    let transactions = fs::read_to_string(jbd2.join("info")).ok();
+    let fast = match fs::read_to_string(ext4.join("fc_info")) {
+        Ok(text) => fast_commits(&text),
+        // This kernel has none.
+        Err(error) if error.kind() == ErrorKind::NotFound => Some(0),
+        Err(_) => None,
+    };
+    let transactions = transactions.as_deref().and_then(first_number);
+    Ok(transactions.zip(fast).map(|(full, fast)| full + fast))
+}
+
+fn first_number(text: &str) -> Option<u64> {
+    text.split_whitespace().next()?.parse().ok()
+}
+
+/// From `/proc/fs/ext4/*/fc_info`.
+fn fast_commits(text: &str) -> Option<u64> {
+    let mut lines = text.lines();
+    first_number(lines.find(|line| line.trim_end().ends_with(" commits"))?)
 }
 
 fn cost(measurement: &Measurement, found: Option<&Found>, arm: &Arm) -> Cost {
@@ -306,5 +323,18 @@ pub(super) fn name_of_job(job: Job) -> String {
         Job::Blocks { file_bytes } => {
             format!("4 KiB writes into a file of {} MiB", file_bytes >> 20)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fast_commits_are_read_from_what_the_kernel_shows() {
+        let text = "fc stats:\n31 commits\n1 ineligible\n33 numblks\n11330us avg_commit_time\n";
+        assert_eq!(fast_commits(text), Some(31));
+        assert_eq!(fast_commits("fc stats:\n"), None);
+        assert_eq!(first_number("7 transactions (1 requested)"), Some(7));
     }
 }

@@ -114,3 +114,31 @@ fn a_disk_without_room_for_a_filesystem_is_refused_before_any_way_is_measured() 
     assert!(matches!(said, PersistError::NoRoom { .. }), "{said}");
     assert_eq!(steps, 0);
 }
+
+/// The kernel counts them by themselves, the log of the served device has both.
+#[test]
+fn fast_commits_count_alike_on_a_real_disk_and_on_the_served_device() {
+    if !can_run() {
+        return;
+    }
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let commits = |under: Under| {
+        let mut options = options(under);
+        options
+            .arms
+            .retain(|arm| arm.name == NO_JOURNAL || arm.name == "ext4 fast_commit");
+        options.modes = vec![JournalMode::Wal];
+        let found = compare(&options, &mut |_| {}).unwrap();
+        let of = |name: &str| {
+            let mut cells = found.cells.iter();
+            let cell = cells.find(|cell| found.arms[cell.key.arm].name == name);
+            cell.unwrap().median.commits.unwrap()
+        };
+        (of(NO_JOURNAL), of("ext4 fast_commit"))
+    };
+    for under in [model(), Under::Real(directory.path().to_owned())] {
+        let (none, fast) = commits(under.clone());
+        assert!(none < f64::EPSILON, "{none} on {under:?}");
+        assert!(fast >= 0.9, "{fast} on {under:?}");
+    }
+}
