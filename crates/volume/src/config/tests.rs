@@ -173,6 +173,17 @@ fn unknown_keys_are_named_with_their_line() {
 }
 
 #[test]
+fn the_name_that_the_status_has_for_a_key_is_refused_with_that_of_the_key() {
+    for text in ["", "[defaults]\n", "[history]\n"] {
+        let text = message(&format!("{text}durable_write_max_bytes = 4096\n"));
+        assert!(
+            text.contains("the key is `direct_write_max_bytes`"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 #[expect(clippy::too_many_lines, reason = "a list of keys and values")]
 fn wrong_values_are_explained() {
     for (text, needles) in [

@@ -241,6 +241,10 @@ impl Written {
 fn unknown_key(name: &str, place: Option<&str>, known: &[Key]) -> String {
     let has = |keys: &[Key]| keys.iter().any(|(key, _)| *key == name);
     let hint = match place {
+        _ if name == "durable_write_max_bytes" => {
+            "that is what the status calls what is in force; the key is `direct_write_max_bytes`, above the first \
+             table"
+        }
         None if matches!(name, "default" | "class" | "policy") || has(&app_keys()) => {
             "settings of all apps stand in the table [defaults], those of some in [[app]] with a \
              key `match`"
