@@ -16,8 +16,9 @@ use crate::failure::{Code, Failure};
 
 pub(super) const HELP: &str = "\
 IMAGE is an image (or block device) of ext3 or ext4, a journal of JBD2 as debugfs extracts it, a journal of
-MobiFS, or the directory of a store; nothing is changed, and no device is served: only --json and --html go with it. Its journal shows the transactions that have not been
-overwritten; blocks are compared with their earlier versions there.
+MobiFS, or the directory of a store; nothing is changed. No device is served: of the options only --json and --html
+go with it. Its journal shows the transactions that have not been overwritten; blocks are compared with their earlier
+versions there.
 
 A COMMAND runs in an empty directory of an ext4 on a served flash device (as `mobifs flash serve`), or of a
 durable mount of MobiFS on that. Every transaction is read from the log of the device's commands, with its
