@@ -61,6 +61,8 @@ pack() {
   # The C library of another architecture is where Debian's cross compilers have it.
   [ "$1" = "$(dpkg --print-architecture)" ] || libraries=/usr/${triplet/x86_64/x86-64}/lib
   cp -r dist/debian "$3/debian"
+  [ -z "$libraries" ] || release_libraries "$3"/stage/*/usr/bin/* "$3"/stage/*/usr/lib/{mobifs,"$triplet"/mobifs}/*.so \
+    >"$3/debian/shlibs.local"
   cp CHANGELOG.md "$3/CHANGELOG.md"
   python3 scripts/copyright.py --target "$2" "${PRODUCT[@]}" "${LABORATORY[@]}" >"$3/debian/copyright" 2>/dev/null
   (cd "$3" && CROSS_LIBRARIES=$libraries PRODUCT_ONLY=${PRODUCT_ONLY:-} dpkg-buildpackage --rules-target=binary --host-arch "$1" \
@@ -82,6 +84,7 @@ for architecture in "$@"; do
   mkdir -p "$tree"
   stage "$architecture" "$target" "$tree"
   pack "$architecture" "$target" "$tree"
+  release_has_no_cross_package "$OUT"/*_"$architecture".deb
   rm -rf "$tree"
 done
 cd "$OUT"

@@ -133,6 +133,30 @@ def rpm_has_the_pages_of_the_laboratory_apart(_script: Path, _root: Path) -> Non
         must(pages in lines, f"the package mobifs-lab lacks {pages}")
 
 
+def release(command: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", "-c", f'set -euo pipefail; . scripts/lib/release.sh; {command} "$@"', "-", *words],
+                          cwd=ROOT, capture_output=True, text=True)  # fmt: skip
+
+
+def cross_built_packages_depend_on_packages_of_their_architecture(_script: Path, root: Path) -> None:
+    done = release("release_libraries", sys.executable, "/bin/sh")
+    must(done.returncode == 0, f"release_libraries: {done.stderr}")
+    libraries = dict(re.findall(r"(.+ \d+) (libc6 \(>= 2\.\d+\)|libgcc-s1)\n", done.stdout))
+    must({"libc 6", "libgcc_s 1"} <= libraries.keys(), f"libraries are {done.stdout}")
+    if shutil.which("dpkg-deb") is None:
+        return
+    control = root / "DEBIAN/control"
+    control.parent.mkdir()
+    for depends, is_fine in (("libc6 (>= 2.34), libgcc-s1", True), ("libc6 (>= 2.34), libgcc-s1-arm64-cross (>= 4.2)", False),
+                             ("libc6:arm64 (>= 2.36)", False)):  # fmt: skip
+        control.write_text(f"Package: mobifs\nVersion: 1\nArchitecture: arm64\nMaintainer: m <m@example.org>\n"
+                           f"Depends: {depends}\nDescription: d\n")  # fmt: skip
+        package = str(root.parent / "mobifs.deb")
+        subprocess.run(["dpkg-deb", "--root-owner-group", "--build", root, package], check=True, capture_output=True)
+        done = release("release_has_no_cross_package", package)
+        must((done.returncode == 0) == is_fine, f"a package that depends on {depends}: {done.returncode}, {done.stderr}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--script", type=Path, default=ROOT / "dist/install.sh")
@@ -140,7 +164,8 @@ def main() -> int:
     failed = 0
     tests = (a_user_of_a_prefix, empty_directories_of_the_system_stay, files_of_others_stay,
              adopted_directories_of_any_user_keep_the_program, recipes_install_every_program,
-             rpm_has_the_pages_of_the_laboratory_apart)  # fmt: skip
+             rpm_has_the_pages_of_the_laboratory_apart,
+             cross_built_packages_depend_on_packages_of_their_architecture)  # fmt: skip
     for test in tests:
         with TemporaryDirectory() as scratch:
             root = Path(scratch) / "root"

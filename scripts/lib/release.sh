@@ -3,6 +3,7 @@
 #   release_build TARGET PROFILE CARGO_ARGUMENT...   binaries in $(release_directory TARGET PROFILE)
 #   release_manuals PROFILE DIRECTORY                manual pages and completions
 #   release_environment                              times and paths that do not depend on this machine
+#   release_libraries PROGRAM...                     the packages that programs for another architecture need
 #
 # The same commit and toolchain make the same bytes, wherever the repository and cargo's home lie.
 
@@ -69,6 +70,31 @@ release_objcopy() {
   *AArch64) echo aarch64-linux-gnu-objcopy ;;
   *ARM) echo arm-linux-gnueabihf-objcopy ;;
   esac
+}
+
+# release_libraries PROGRAM...: what dpkg-shlibdeps is told (debian/shlibs.local) of the libraries of programs for another
+# architecture. Those that it finds here belong to Debian's cross compilers, and name packages and a version of theirs.
+release_libraries() {
+  local library glibc
+  glibc=$(readelf --wide --version-info "$@" | grep -o 'GLIBC_[0-9][0-9.]*' | sort --version-sort | tail -n 1) || return 1
+  for library in "libc 6" "libm 6" "ld-linux-aarch64 1" "ld-linux-armhf 3" "ld-linux-x86-64 2"; do
+    echo "$library libc6 (>= ${glibc#GLIBC_})"
+  done
+  echo "libgcc_s 1 libgcc-s1"
+}
+
+# release_has_no_cross_package PACKAGE...: fails if a package depends on one that only cross compilers need.
+release_has_no_cross_package() {
+  local package depends
+  for package in "$@"; do
+    depends=$(dpkg-deb --field "$package" Depends) || return 1
+    case $depends in
+    *-cross* | *[a-z0-9]:[a-z]*)
+      echo "$package depends on $depends, which is not in a Debian of its architecture" >&2
+      return 1
+      ;;
+    esac
+  done
 }
 
 # release_linker TARGET: the program that links.
