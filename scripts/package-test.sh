@@ -51,6 +51,8 @@ chmod 755 "$ROOT"
 echo "package-test: a clean Debian $SUITE, $ARCHITECTURE"
 clean_debian "$SUITE" "$BASE" "$ROOT" "$DEBS/debootstrap.log" "$ARCHITECTURE"
 cp /etc/resolv.conf "$ROOT/etc/resolv.conf"
+# As systemd makes it, which the emulated Debian lacks: fusermount3 unmounts nothing for users without it.
+[ -L "$ROOT/etc/mtab" ] || ln -s ../proc/self/mounts "$ROOT/etc/mtab"
 mkdir "$ROOT/packages"
 cp "$DEBS"/*_"$ARCHITECTURE".deb "$ROOT/packages/"
 archive=$(ls "$TARGET"/tarball/mobifs-*-linux-"$(machine_of "$ARCHITECTURE")".tar.gz 2>/dev/null) || :
