@@ -146,7 +146,7 @@ pub(crate) enum Command {
     ThawWatchdog(ThawWatchdogArguments),
     /// Stay in a mount namespace as long as a daemon is in it
     #[command(hide = true)]
-    KeepNamespace,
+    KeepNamespace(KeepNamespaceArguments),
     /// Do something to all daemons of this machine
     #[command(hide = true)]
     Every(EveryArguments),
@@ -299,6 +299,13 @@ pub(crate) enum EveryAction {
 pub(crate) struct FreezeProbeArguments {
     /// Where the filesystem is mounted
     pub(crate) directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeepNamespaceArguments {
+    /// Be the process that stays; without it, start that one
+    #[arg(long)]
+    pub(crate) detached: bool,
 }
 
 #[derive(Debug, Args)]

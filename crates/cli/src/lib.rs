@@ -115,10 +115,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             commands::freeze_probe::run(&arguments);
             Ok(())
         }
-        Command::KeepNamespace => {
-            mobifs_daemon::namespace_keeper::wait_for_the_others();
-            Ok(())
-        }
+        Command::KeepNamespace(arguments) => commands::keep_namespace::run(&arguments),
         Command::Every(arguments) => commands::every::run(&arguments),
         Command::ThawWatchdog(arguments) => commands::thaw_watchdog::run(&arguments),
         Command::Run(arguments) => return commands::run::run(&arguments),

@@ -30,6 +30,8 @@ const INITIAL_NAMESPACE: u64 = 0xefff_fff8;
 const NUMBER_MIN: i32 = 200;
 /// The hidden command that is this process.
 const COMMAND: &str = "keep-namespace";
+/// Its option: this is the process that stays.
+const DETACHED: &str = "--detached";
 /// Its name in lists of processes: it is not to be taken for the daemon and killed with it.
 const SHOWN_NAME: &str = "fuse-namespace-keeper";
 
@@ -51,20 +53,40 @@ pub fn start() {
 
 fn spawn() -> io::Result<()> {
     let (its_end, our_end) = pipe_with(PipeFlags::CLOEXEC)?;
-    let _keeper = Command::new("/proc/self/exe")
-        .arg0(SHOWN_NAME)
-        .arg(COMMAND)
-        .env_clear()
-        .current_dir("/")
-        .stdin(Stdio::from(its_end))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
+    // A process in between, so that a supervisor has daemons as children and nothing else.
+    let started = program().stdin(Stdio::from(its_end)).status()?;
+    if !started.success() {
+        return Err(io::Error::other("it did not start"));
+    }
     let inherited: OwnedFd = fcntl_dupfd_cloexec(&our_end, NUMBER_MIN)?;
     fcntl_setfd(&inherited, FdFlags::empty())?;
     // Open until this process ends, and each that it starts.
     std::mem::forget(inherited);
     Ok(())
+}
+
+fn program() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .arg0(SHOWN_NAME)
+        .arg(COMMAND)
+        .env_clear()
+        .current_dir("/")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
+/// What the process in between does: starts the other one, with its own standard input.
+///
+/// # Errors
+/// It cannot be started.
+pub fn start_detached() -> io::Result<()> {
+    program()
+        .arg(DETACHED)
+        .stdin(Stdio::inherit())
+        .spawn()
+        .map(drop)
 }
 
 /// What that process does: returns when all that hold the pipe have ended.

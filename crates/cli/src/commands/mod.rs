@@ -9,6 +9,7 @@ pub(crate) mod every;
 mod figures;
 pub(crate) mod freeze_probe;
 pub(crate) mod history;
+pub(crate) mod keep_namespace;
 mod measured;
 pub(crate) mod metrics;
 pub(crate) mod mount;
