@@ -72,8 +72,8 @@ release_objcopy() {
   esac
 }
 
-# release_libraries PROGRAM...: what dpkg-shlibdeps is told (debian/shlibs.local) of the libraries of programs for another
-# architecture. Those that it finds here belong to Debian's cross compilers, and name packages and a version of theirs.
+# release_libraries PROGRAM...: prints debian/shlibs.local, which dpkg-shlibdeps reads, of the libraries of programs for
+# another architecture. Those that it finds here belong to Debian's cross compilers, and name packages and a version of theirs.
 release_libraries() {
   local library glibc
   glibc=$(readelf --wide --version-info "$@" | grep -o 'GLIBC_[0-9][0-9.]*' | sort --version-sort | tail -n 1) || return 1

@@ -8,7 +8,7 @@
 //!
 //! So where the namespace is not that of the machine, a process without `/dev/fuse` stays in it until all processes
 //! that may serve the mount have ended. They hold the write end of a pipe, as they inherit it; the end of the pipe
-//! tells it. What is left: all processes of the namespace are killed at the same time, this one too.
+//! tells it. It does not help where all processes of the namespace are killed at the same time, this one included.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -85,10 +85,10 @@ pub enum RunError {
         /// Where registrations are.
         directory: PathBuf,
     },
-    /// Registrations are there, and belong to a user without a number here.
+    /// Registrations are there, and belong to a user whom the namespace does not map.
     #[error(
-        "in this user namespace the registrations of steered filesystems in {} cannot be trusted, because root, whose \
-         they are, has no number in it: start `mobifs run` outside of the namespace, and the namespace by it (`mobifs \
+        "in this user namespace the registrations of steered filesystems in {} cannot be trusted, because root, which \
+         owns them, is not mapped into it: start `mobifs run` outside of the namespace, and the namespace by it (`mobifs \
          run -- unshare …`)",
         .directory.display()
     )]

@@ -24,9 +24,6 @@ pub struct JournalOptions {
     /// [`Store::apply`](crate::Store::apply) writes so many pages of existing files or more before it keeps commits
     /// waiting.
     pub ahead_pages_min: usize,
-    /// Pages of SQLite's logs and rollback journals go to the journal as copies
-    /// (`docs/DESIGN.md#content-that-is-elsewhere-goes-to-the-journal-as-a-copy`). Such a journal is read either way.
-    pub copies_pages: bool,
     /// What is allocated beyond the end of growing files.
     pub preallocation: Preallocation,
 }
@@ -73,7 +70,6 @@ impl Default for JournalOptions {
             held_bytes_max: 256 << 20,
             reserve_bytes: 0,
             ahead_pages_min: 256,
-            copies_pages: true,
             preallocation: Preallocation::default(),
         }
     }

@@ -297,7 +297,6 @@ impl<'a> OpenOptions<'a> {
             },
             ahead_pages_min: defaults.ahead_pages_min,
             preallocation: self.config.preallocation,
-            copies_pages: defaults.copies_pages,
         })
     }
 }

@@ -123,15 +123,15 @@ fn still_runs(process: &DaemonProcess) -> Failure {
 /// Commits all at the same time: one that does not answer holds up none of the others.
 fn commit() -> Result<(), Failure> {
     let found = own_mounts().map_err(failed)?;
-    let mut detached = detached_mounts().map_err(failed)?;
-    detached.extend(covered_mounts().map_err(failed)?);
+    let detached = detached_mounts().map_err(failed)?.into_iter().map(Ok);
+    let covered = covered_mounts().map_err(failed)?.into_iter();
+    let others = detached.chain(covered.map(|(_, client)| client));
     thread::scope(|scope| {
         let of_mounts = found
             .iter()
             .map(|mount| scope.spawn(|| commit_by(ControlClient::connect(&mount.mountpoint)?)));
         let mut threads: Vec<_> = of_mounts.collect();
-        let of_others = detached.into_iter();
-        threads.extend(of_others.map(|client| scope.spawn(|| commit_by(client))));
+        threads.extend(others.map(|client| scope.spawn(|| commit_by(client?))));
         let mut result = Ok(());
         for thread in threads {
             if let Ok(Err(failure)) = thread.join() {

@@ -59,11 +59,10 @@ pub(super) fn all(apps_max: u64) -> Result<Vec<Found>, Failure> {
 
 /// The mounts that others are mounted over.
 fn covered(select: &AppSelection) -> io::Result<Vec<Found>> {
-    let clients = covered_mounts()?.into_iter();
-    let found = clients.map(|mut client| {
-        let mount = client.mount().clone();
+    let found = covered_mounts()?.into_iter().map(|(mount, client)| {
         let select = select.clone();
-        let asked = client.ask(&Request::Status { select }, &PATIENCE);
+        let asked =
+            client.and_then(|mut client| client.ask(&Request::Status { select }, &PATIENCE));
         Found {
             mount,
             status: match asked {

@@ -198,11 +198,11 @@ pub fn own_mounts() -> io::Result<Vec<MountEntry>> {
     Ok(own_in(&table, |mount| is_top(mount, &table)))
 }
 
-/// Connections to the daemons of those that no path leads to, because other filesystems are mounted over them.
+/// Those that no path leads to, because other filesystems are mounted over them, with connections to their daemons.
 ///
 /// # Errors
 /// If the table of mounts cannot be read.
-pub fn covered_mounts() -> io::Result<Vec<ControlClient>> {
+pub fn covered_mounts() -> io::Result<Vec<(MountEntry, Result<ControlClient, ControlError>)>> {
     let table = mounts()?;
     let reachable = own_in(&table, |mount| is_top(mount, &table));
     let is_reachable =
@@ -210,8 +210,11 @@ pub fn covered_mounts() -> io::Result<Vec<ControlClient>> {
     let covered = own_in(&table, |mount| {
         !is_top(mount, &table) && !is_reachable(mount)
     });
-    let clients = covered.iter().map(ControlClient::connect_to);
-    Ok(clients.filter_map(Result::ok).collect())
+    let connected = covered.into_iter().map(|mount| {
+        let client = ControlClient::connect_to(&mount);
+        (mount, client)
+    });
+    Ok(connected.collect())
 }
 
 /// Those of a table that are wanted, each once.

@@ -65,8 +65,6 @@ pub(crate) struct Applier {
     held_bytes_max: u64,
     /// Fewer pages of existing files are not written ahead.
     ahead_pages_min: usize,
-    /// Commits may have pages as copies.
-    copies_pages: bool,
     /// Applies that have begun and continue after a refusal.
     partial_applies: AtomicU64,
     counters: Counters,
@@ -86,20 +84,9 @@ impl Applier {
             preallocations,
             held_bytes_max,
             ahead_pages_min,
-            copies_pages: false,
             partial_applies: AtomicU64::new(0),
             counters: Counters::default(),
         }
-    }
-
-    /// With [`crate::JournalOptions::copies_pages`].
-    pub(crate) fn copying_pages(mut self, copies_pages: bool) -> Self {
-        self.copies_pages = copies_pages;
-        self
-    }
-
-    pub(crate) const fn copies_pages(&self) -> bool {
-        self.copies_pages
     }
 
     /// Locked while content is changed in place.

@@ -86,8 +86,7 @@ pub(crate) fn commit<L: Lower>(
     })?;
     let (direct, spilled) = direct_records(overlay, &runs, &transaction)?;
     let placed: BTreeMap<ObjectId, RangeSet> = ranges_by_object(&runs);
-    let copier = || Copier::new(overlay, counters, epoch, &transaction);
-    let mut copier = applier.copies_pages().then(copier).flatten();
+    let mut copier = Copier::new(overlay, counters, epoch, &transaction);
     let (page_records, kept, pages) =
         page_records(overlay, counters, &transaction, &placed, copier.as_mut())?;
     let sources = copier.map_or_else(BTreeSet::new, Copier::into_sources);

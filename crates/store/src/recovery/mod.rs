@@ -202,9 +202,10 @@ fn scan<L: Lower>(
     };
     let committed = committed_tags(&scanned, saved);
     let replayed = replay_over(&lower, &own, &log, scanned, root_stat.inode)?;
-    let (followed, mut state) = (replayed.followed, replayed.state);
+    let followed = replayed.followed;
+    let mut state = replayed.state;
     state.table.begin_fresh_above(replayed.ids_max);
-    // Some are sources of copies.
+    // Some are sources of copies, also of those that were materialized.
     state.keep_copied_from(replayed.recorded.iter().copied());
     if let Some(saved) = saved {
         state.take_over(saved);
@@ -232,8 +233,7 @@ fn scan<L: Lower>(
             preallocations,
             options.held_bytes_max,
             options.ahead_pages_min,
-        )
-        .copying_pages(options.copies_pages),
+        ),
         capabilities,
         first_new: first_above(replayed.ids_max),
         is_unmeasured: false,

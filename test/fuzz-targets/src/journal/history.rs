@@ -23,7 +23,6 @@ use super::exposed::{Exposed, Transactions};
 pub(super) const OPTIONS: JournalOptions = JournalOptions {
     journal_bytes: 64 << 10,
     direct_bytes_max: Some(16 << 10),
-    copies_pages: true,
     measuring: mobifs_store::Measuring::AtOpening,
     uuid_if_new: *b"a store to fuzz.",
     read_only: false,

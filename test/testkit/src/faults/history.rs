@@ -84,7 +84,6 @@ impl Setting {
 
     pub(super) fn journal_options(&self) -> JournalOptions {
         JournalOptions {
-            copies_pages: true,
             journal_bytes: self.journal_bytes,
             direct_bytes_max: Some(self.direct_bytes_max),
             held_bytes_max: self.held_bytes_max,

@@ -23,7 +23,6 @@ const FLUSHES: u64 = 4 * 7;
 const MEASURED: JournalOptions = JournalOptions {
     journal_bytes: 64 << 10,
     direct_bytes_max: None,
-    copies_pages: true,
     measuring: Measuring::AtOpening,
     uuid_if_new: *b"a calibrated one",
     read_only: false,

@@ -33,7 +33,6 @@ const SECTOR_BYTES: usize = 512;
 
 fn options(journal_bytes: u64) -> JournalOptions {
     JournalOptions {
-        copies_pages: true,
         journal_bytes,
         direct_bytes_max: Some(8 << 10),
         uuid_if_new: *b"copies of pages.",

@@ -14,7 +14,6 @@ use mobifs_testkit::entries::{plain_file, root_entry};
 const OPTIONS: JournalOptions = JournalOptions {
     journal_bytes: 64 << 10,
     direct_bytes_max: Some(8 << 10),
-    copies_pages: true,
     measuring: mobifs_store::Measuring::AtOpening,
     uuid_if_new: *b"a copied journal",
     read_only: false,

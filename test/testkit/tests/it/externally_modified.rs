@@ -26,7 +26,6 @@ struct Place<L: Lower> {
 const OPTIONS: JournalOptions = JournalOptions {
     journal_bytes: 1 << 20,
     direct_bytes_max: Some(8 << 10),
-    copies_pages: true,
     measuring: mobifs_store::Measuring::AtOpening,
     uuid_if_new: [7; 16],
     read_only: false,

@@ -24,7 +24,6 @@ use mobifs_testkit::crash::{CrashHandle, CrashLower};
 const OPTIONS: JournalOptions = JournalOptions {
     journal_bytes: 4 << 20,
     direct_bytes_max: Some(8 << 10),
-    copies_pages: true,
     measuring: mobifs_store::Measuring::AtOpening,
     uuid_if_new: *b"a forged journal",
     read_only: false,

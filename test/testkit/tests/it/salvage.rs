@@ -18,7 +18,6 @@ pub(super) const OPTIONS: JournalOptions = JournalOptions {
     preallocation: mobifs_store::Preallocation::OFF,
     journal_bytes: 256 << 10,
     direct_bytes_max: Some(8 << 10),
-    copies_pages: true,
     measuring: mobifs_store::Measuring::AtOpening,
     uuid_if_new: *b"a salvaged store",
     read_only: false,

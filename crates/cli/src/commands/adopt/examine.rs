@@ -114,7 +114,7 @@ fn apart_from_others(place: &Place, notes: &Notes) -> Result<(), Failure> {
         }
         let overlaps = place.overlaps(other.directory())
             || place.overlaps(other.store())
-            || overlap(place, &other);
+            || overlap(place, &other)?;
         if other != *place && overlaps {
             let shown = place.directory().display();
             let (other, word) = (other.directory().display(), shell_path(other.directory()));

@@ -70,20 +70,23 @@ fn is_same(place: &Place, other: &Place, table: &[MountEntry]) -> bool {
 }
 
 /// Whether one of them lies in the other, by whatever path.
-pub(super) fn overlap(place: &Place, other: &Place) -> bool {
-    let table = mounts().unwrap_or_default();
+///
+/// # Errors
+/// The table of mounts cannot be read.
+pub(super) fn overlap(place: &Place, other: &Place) -> Result<bool, Failure> {
+    let table = mounts().map_err(cannot("look for mounts of", place.directory()))?;
     let name = place.directory_name().as_ref();
     let Some(own) = position(place, name, &table) else {
-        return false;
+        return Ok(false);
     };
     let names = [other.directory_name(), other.store_name()];
-    names.into_iter().any(|name| {
+    Ok(names.into_iter().any(|name| {
         let theirs = position(other, name.as_ref(), &table);
         theirs.is_some_and(|theirs| {
             (own.0, own.1) == (theirs.0, theirs.1)
                 && (own.2.starts_with(&theirs.2) || theirs.2.starts_with(&own.2))
         })
-    })
+    }))
 }
 
 /// The position of a name in the directory that has both directories of a place. What is mounted at the name does not

@@ -110,7 +110,6 @@ pub(super) fn run(
 ) -> Result<SearchStatistics, String> {
     let [journal_bytes, direct_bytes_max, held_bytes_max] = plan.limits();
     let journal = JournalOptions {
-        copies_pages: true,
         journal_bytes,
         direct_bytes_max: Some(direct_bytes_max),
         held_bytes_max,
