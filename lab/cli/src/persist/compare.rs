@@ -46,7 +46,7 @@ pub(super) struct CompareArguments {
     /// Rounds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Transactions of each cell and round
+    /// Transactions of each cell and round, or as many as take a minute
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=20_000))]
     operations: u64,
     /// Only ways whose name has this word

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use mobifs_base::VirtualNs;
 use mobifs_workloads::workload::background::{self, Job};
@@ -15,6 +16,10 @@ use crate::disk::{DeviceCounts, Disk, DiskOptions, Under};
 use crate::error::PersistError;
 use crate::live::stream::{self, Again, Found, ModelTimes, Window};
 use crate::mobifs_mount::MobifsMount;
+
+/// A cell whose transactions take longer has fewer of them. Beside a program that writes all it can, one of `data=journal`
+/// takes seconds.
+const CELL_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// What is known of a cell before the log of commands is read.
 struct Measurement {
@@ -178,8 +183,8 @@ fn cell(
         prepared = reopen(directory, mode, statement)?;
     }
     let (disk, mount) = (&*disk, mount.as_deref());
+    let beside = directory.join("background");
     let job = options.background.map(|job| {
-        let beside = directory.join("background");
         fs::create_dir(&beside).map_err(PersistError::io(&beside))?;
         Ok::<_, PersistError>(background::start(&beside, job)?)
     });
@@ -189,7 +194,7 @@ fn cell(
     let (before, begin) = (disk.counts()?, disk.now());
     let limit = Limit {
         operations: Some(options.operations),
-        time: None,
+        time: Some(CELL_TIME_MAX),
     };
     let measured = prepared.run(limit)?;
     let (end, after) = (disk.now(), disk.counts()?);
@@ -197,6 +202,8 @@ fn cell(
     let journal_after = mount.map(JournalCounts::of).transpose()?;
     if let Some(job) = job {
         job.stop()?;
+        // Those of all cells do not fit on the disk together.
+        fs::remove_dir_all(&beside).map_err(PersistError::io(&beside))?;
     }
     Ok(Measurement {
         mode,
