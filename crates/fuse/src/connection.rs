@@ -7,6 +7,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 use crate::link::Link;
 use crate::message;
+use crate::workers::WaitingWorker;
 
 /// The first minor version of the protocol that has FUSE_NOTIFY_PRUNE (Linux 6.18).
 const PRUNE_MINOR: u32 = 45;
@@ -51,6 +52,14 @@ impl Connection {
         if let Some(link) = self.link.upgrade() {
             message::invalidate_entry(&link.transport, parent, name);
         }
+    }
+
+    /// The calling worker waits for something that takes as long as a device, until the value is
+    /// dropped: if no other one is idle, requests that come meanwhile wake another one at once. A
+    /// wait that is not declared is noticed after some milliseconds.
+    pub fn waiting(&self) -> Option<WaitingWorker> {
+        let workers = self.link.upgrade()?.workers.get()?.upgrade()?;
+        Some(workers.begin_wait())
     }
 
     /// For answering `unique` later.

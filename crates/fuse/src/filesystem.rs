@@ -16,8 +16,10 @@ pub const SCRATCH_BYTES: usize = PAYLOAD_BYTES_MAX;
 /// what depends on an earlier answer: two requests for one object may be handled at once.
 ///
 /// # Blocking
-/// A call may block its worker (a cold read, an `fsync`): the watchdog starts spare workers
-/// while all of them are stuck, up to 64. More blocked requests than that wait in the kernel.
+/// A call may block its worker (a cold read, an `fsync`). While a wait that is declared
+/// ([`Connection::waiting`]) leaves no worker idle, another one takes the next request at once;
+/// where all are stuck otherwise, the watchdog starts one after some milliseconds. There are up to
+/// 64 more; further blocked requests wait in the kernel.
 ///
 /// # Answers
 /// Every request but FORGET and BATCH_FORGET is answered exactly once, by the handler, through

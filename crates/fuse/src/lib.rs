@@ -62,3 +62,4 @@ pub use options::{AccessTimes, MountOptions, OptionError, SyncFsMode, WorkerPlac
 pub use reply::Reply;
 pub use request::{InitRequest, Malformed, Operation, Request, forget_entries};
 pub use session::{EstablishedConnection, Session, SessionHandle, SessionHooks};
+pub use workers::WaitingWorker;

@@ -1,7 +1,10 @@
 //! What reaches the kernel, and is needed for it outside a session's threads.
 
+use std::sync::{OnceLock, Weak};
+
 use crate::negotiation::Negotiated;
 use crate::transport::DeviceTransport;
+use crate::workers::Workers;
 
 /// The way to the kernel, which a session shares with those who send notifications and deferred
 /// replies. Unlike the session it knows no filesystem, so a filesystem may hold what holds it.
@@ -10,4 +13,6 @@ pub(crate) struct Link {
     pub(crate) negotiated: Negotiated,
     /// Requests are answered by a successor if this process dies.
     pub(crate) requests_outlive_process: bool,
+    /// The threads that answer, once the session runs.
+    pub(crate) workers: OnceLock<Weak<Workers>>,
 }

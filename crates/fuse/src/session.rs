@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -38,6 +38,9 @@ pub struct SessionHooks {
     pub ledger: Option<Arc<dyn RequestLedger>>,
     /// Learns of every request.
     pub observer: Option<Arc<dyn RequestObserver>>,
+    /// The watchdog adds no worker, so that a test sees what is done without it.
+    #[cfg(test)]
+    pub(crate) has_no_watchdog: bool,
 }
 
 impl std::fmt::Debug for SessionHooks {
@@ -147,6 +150,10 @@ impl Session {
         options: &MountOptions,
         hooks: SessionHooks,
     ) -> Self {
+        #[cfg(test)]
+        let has_watchdog = !hooks.has_no_watchdog;
+        #[cfg(not(test))]
+        let has_watchdog = true;
         let buffers = RequestBuffers::new(hooks.ledger);
         let shared = Arc::new(Shared {
             connection: connection_of(&transport, &mountpoint),
@@ -154,9 +161,11 @@ impl Session {
                 transport,
                 negotiated,
                 requests_outlive_process: buffers.outlive_process(),
+                workers: OnceLock::new(),
             }),
             dispatcher: Dispatcher::new(filesystem, hooks.observer),
             placement: options.workers,
+            has_watchdog,
             buffers,
             mountpoint,
             aborted: AtomicBool::new(false),

@@ -15,6 +15,8 @@ pub(crate) struct Shared {
     pub(crate) link: Arc<Link>,
     pub(crate) dispatcher: Dispatcher,
     pub(crate) placement: WorkerPlacement,
+    /// Where workers are stuck, the watchdog adds others.
+    pub(crate) has_watchdog: bool,
     pub(crate) buffers: RequestBuffers,
     pub(crate) mountpoint: PathBuf,
     /// The mount's own number: from the kernel itself where it shows it, else from the mount table

@@ -48,6 +48,6 @@ pub use status::{
     StoreStatus, TransactionCounts, UserReport, WriteTimesReport, bytes, rfc3339,
 };
 pub use volume::{
-    AppliedState, BatterySource, Checkpointer, KernelCache, SyncCaller, Volume, VolumeError,
-    VolumeOptions, WRITER_LOCK_AT, is_rollback_journal,
+    AppliedState, BatterySource, CallingThreads, Checkpointer, KernelCache, SyncCaller, Volume,
+    VolumeError, VolumeOptions, WRITER_LOCK_AT, is_rollback_journal,
 };

@@ -40,6 +40,7 @@ mod observer;
 mod session;
 mod session_record;
 mod set_id;
+mod waiting;
 mod wire;
 mod xattr;
 
@@ -206,6 +207,8 @@ fn answer<T>(
 impl Filesystem for Adapter {
     fn connected(&self, connection: Connection) {
         self.connection.get_or_init(|| connection.clone());
+        let workers = waiting::SessionWorkers::new(connection.clone());
+        self.volume.set_calling_threads(Arc::new(workers));
         let cache = kernel_cache::SessionCache::new(connection);
         if let Err(error) = self.volume.set_kernel_cache(Arc::new(cache)) {
             tracing::error!(

@@ -5,6 +5,7 @@ mod direct_io;
 mod life;
 mod sync_fs;
 mod unprivileged;
+mod waiting;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -66,6 +67,11 @@ impl Gate {
     fn open(&self) {
         self.state.lock().is_open = true;
         self.changed.notify_all();
+    }
+
+    /// None has come, and none passes until it is opened again.
+    fn close(&self) {
+        *self.state.lock() = GateState::default();
     }
 }
 
@@ -200,8 +206,16 @@ impl<S: Shared> Served<S> {
     }
 
     fn serving(seen: Arc<S>, filesystem: impl Filesystem, options: &MountOptions) -> Self {
+        Self::with_hooks(seen, filesystem, options, SessionHooks::default())
+    }
+
+    fn with_hooks(
+        seen: Arc<S>,
+        filesystem: impl Filesystem,
+        options: &MountOptions,
+        hooks: SessionHooks,
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let hooks = SessionHooks::default();
         let session = Session::mount(filesystem, directory.path(), options, hooks).unwrap();
         let (handle, sync_reaches) = (session.handle(), session.sync_reaches());
         let thread = Some(std::thread::spawn(move || session.run()));

@@ -7,9 +7,10 @@ use std::fs::{File, OpenOptions};
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
@@ -28,6 +29,8 @@ pub(crate) struct DeviceTransport {
     ///
     /// Made at the first sleep: before the descriptor is mounted it cannot be watched.
     watch: OnceLock<OwnedFd>,
+    /// Watches it for reserve workers, for one request, while this is armed.
+    reserve_watch: OnceLock<OwnedFd>,
 }
 
 impl DeviceTransport {
@@ -50,6 +53,7 @@ impl DeviceTransport {
         Ok(Self {
             device,
             watch: OnceLock::new(),
+            reserve_watch: OnceLock::new(),
         })
     }
 
@@ -64,15 +68,75 @@ impl DeviceTransport {
     }
 
     fn watch(&self) -> Result<&OwnedFd, Errno> {
-        if let Some(watch) = self.watch.get() {
-            return Ok(watch);
-        }
-        let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let data = epoll::EventData::new_u64(0);
-        epoll::add(&watch, &self.device, data, epoll::EventFlags::IN)?;
-        // Another worker may have been faster; then ours is closed again.
-        Ok(self.watch.get_or_init(|| watch))
+        made(&self.watch, |watch| {
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(watch, &self.device, data, epoll::EventFlags::IN)
+        })
     }
+
+    fn reserve_watch(&self) -> Result<&OwnedFd, Errno> {
+        made(&self.reserve_watch, |_| Ok(()))
+    }
+
+    /// The next request, also one that is there already, wakes one thread in
+    /// [`DeviceTransport::sleep_reserve`].
+    ///
+    /// # Errors
+    /// A fault of the system.
+    pub(crate) fn arm_reserve(&self) -> Result<(), Errno> {
+        let watch = self.reserve_watch()?;
+        let data = epoll::EventData::new_u64(0);
+        let events = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        match epoll::add(watch, &self.device, data, events) {
+            // It has fired.
+            Err(Errno::EXIST) => epoll::modify(watch, &self.device, data, events),
+            added => added,
+        }
+    }
+
+    /// No request wakes one of them any more.
+    ///
+    /// It is not watched without events instead: each request would wake the sleeper inside the
+    /// kernel, because `/dev/fuse` does not say of what it wakes.
+    ///
+    /// # Errors
+    /// A fault of the system.
+    pub(crate) fn disarm_reserve(&self) -> Result<(), Errno> {
+        match epoll::delete(self.reserve_watch()?, &self.device) {
+            Err(Errno::NOENT) => Ok(()),
+            deleted => deleted,
+        }
+    }
+
+    /// Sleeps until a request comes, or the connection ends, while this is armed; false if neither
+    /// does for so long.
+    ///
+    /// # Errors
+    /// A fault of the system.
+    pub(crate) fn sleep_reserve(&self, timeout: Duration) -> Result<bool, Errno> {
+        let mut events = Vec::with_capacity(1);
+        let timeout = Timespec::try_from(timeout).map_err(|_| Errno::INVAL)?;
+        let watch = self.reserve_watch()?;
+        match epoll::wait(watch, spare_capacity(&mut events), Some(&timeout)) {
+            Ok(count) => Ok(count > 0),
+            Err(Errno::INTR) => Ok(true),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// The watch, made when it is first needed.
+fn made(
+    watch: &OnceLock<OwnedFd>,
+    prepare: impl FnOnce(&OwnedFd) -> Result<(), Errno>,
+) -> Result<&OwnedFd, Errno> {
+    if let Some(watch) = watch.get() {
+        return Ok(watch);
+    }
+    let made = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    prepare(&made)?;
+    // Another worker may have been faster; then ours is closed again.
+    Ok(watch.get_or_init(|| made))
 }
 
 impl AsFd for DeviceTransport {

@@ -24,6 +24,7 @@ pub(crate) mod cpu;
 mod cpu_load;
 mod leader;
 mod priority;
+mod reserve;
 mod slice;
 mod watchdog;
 mod worker;
@@ -41,6 +42,8 @@ use crate::shared::Shared;
 use cpu_load::CpuLoad;
 use leader::{Leadership, SPARE};
 use priority::Priorities;
+use reserve::Reserve;
+pub use reserve::WaitingWorker;
 use watchdog::Watchdog;
 
 /// How long all workers must be stuck before a spare one is added.
@@ -64,6 +67,7 @@ pub(crate) struct Workers {
     /// Requests taken so far.
     taken: AtomicU64,
     spares: AtomicUsize,
+    reserve: Reserve,
     priorities: Priorities,
     watchdog: Watchdog,
     /// The first failure of a worker.
@@ -105,11 +109,14 @@ impl Workers {
             idle: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
             spares: AtomicUsize::new(0),
+            reserve: Reserve::default(),
             watchdog: Watchdog::default(),
             failure: Mutex::new(None),
             in_flight: AtomicUsize::new(in_flight),
             caught_up: Mutex::new(Some(caught_up)),
         });
+        let known = shared.link.workers.set(Arc::downgrade(&workers));
+        debug_assert!(known.is_ok(), "a session runs once");
         if in_flight == 0 {
             workers.report_caught_up();
         }
@@ -120,7 +127,7 @@ impl Workers {
         };
         // Whatever one of these requests waits for, it does not hold up the others.
         for _ in roles.len()..in_flight {
-            workers.add_spare();
+            workers.add_spare(|workers| workers.answer_all(SPARE, Role::Spare));
         }
         match workers.start(roles) {
             Ok(threads) => threads.into_iter().for_each(join),
@@ -137,7 +144,9 @@ impl Workers {
         let mut spawn_error = None;
         for (number, role) in roles.into_iter().enumerate() {
             let workers = Arc::clone(self);
-            match spawn(format!("fuse-{number}"), move || workers.work(number, role)) {
+            match spawn(format!("fuse-{number}"), move || {
+                workers.work(number, role, || workers.answer_all(number, role));
+            }) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => spawn_error = Some(error),
             }
@@ -179,14 +188,16 @@ impl Workers {
                 let saturated = self.priorities.is_used() && load.is_saturated();
                 let sender = self.leadership.sender();
                 let starved = self.priorities.restore_starved(sender, saturated);
-                let stuck = self.idle.load(Ordering::SeqCst) == 0
-                    && self.taken.load(Ordering::SeqCst) == taken;
+                let stuck = self.shared.has_watchdog
+                    && self.idle.load(Ordering::SeqCst) == 0
+                    && self.taken.load(Ordering::SeqCst) == taken
+                    && !self.is_reserve_armed();
                 taken = self.taken.load(Ordering::SeqCst);
                 calm_ticks += 1;
                 if starved || stuck {
                     calm_ticks = 0;
                     if !self.leadership.dissolve() && stuck {
-                        self.add_spare();
+                        self.add_spare(|workers| workers.answer_all(SPARE, Role::Spare));
                     }
                 }
             }
@@ -197,14 +208,15 @@ impl Workers {
         }
     }
 
-    fn add_spare(self: &Arc<Self>) {
+    /// Starts a thread that does this, unless there are as many as there may be.
+    fn add_spare(self: &Arc<Self>, body: fn(&Arc<Self>) -> Result<(), SessionError>) {
         if self.spares.load(Ordering::SeqCst) >= SPARES_MAX {
             return;
         }
         self.spares.fetch_add(1, Ordering::SeqCst);
         let workers = Arc::clone(self);
         let started = spawn("fuse-spare".to_owned(), move || {
-            workers.work(SPARE, Role::Spare);
+            workers.work(SPARE, Role::Spare, || body(&workers));
             let before = workers.spares.fetch_sub(1, Ordering::SeqCst);
             debug_assert!(before > 0, "more spare workers ended than were started");
         });

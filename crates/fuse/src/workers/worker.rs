@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::leader::Arrival;
+use super::leader::{Arrival, SPARE};
 use super::{Role, Workers, cpu, slice};
 use crate::dispatcher::Dispatcher;
 use crate::error::SessionError;
@@ -24,14 +24,62 @@ const SENDER_TURN_MIN: Duration = Duration::from_micros(3);
 /// If another thread had the CPU for longer than this, CPUs are short.
 const CONTENTION_MIN: Duration = Duration::from_micros(500);
 
+/// What a worker needs to answer requests.
+pub(super) struct Seat {
+    buffer: RequestBuffer,
+    scratch: Vec<u8>,
+}
+
+impl Seat {
+    /// None if all slots are taken.
+    pub(super) fn take(workers: &Workers) -> Option<Self> {
+        Self::with_scratch(workers, vec![0; SCRATCH_BYTES])
+    }
+
+    fn with_scratch(workers: &Workers, scratch: Vec<u8>) -> Option<Self> {
+        let mut buffer = workers.shared.buffers.take()?;
+        // A predecessor may have died while it cleared the slot.
+        buffer.clear();
+        Some(Self { buffer, scratch })
+    }
+
+    /// A reserve worker was woken: it answers what is there, and what comes as long as it spins and no
+    /// other worker is idle; false if the mount has ended.
+    pub(super) fn answer_woken(&mut self, workers: &Workers) -> Result<bool, SessionError> {
+        let transport = &workers.shared.link.transport;
+        let mut received = transport.try_receive(self.buffer.bytes_mut());
+        loop {
+            let length = match received {
+                Ok(Some(length)) => length,
+                Ok(None) => return Ok(true),
+                Err(Errno::NODEV) => return Ok(false),
+                Err(errno) => return Err(SessionError::Receive(errno)),
+            };
+            workers.answer_received(SPARE, self, length, Arrival::Remote)?;
+            if workers.is_another_idle() {
+                return Ok(true);
+            }
+            workers.idle.fetch_add(1, Ordering::SeqCst);
+            received = workers.spin(self.buffer.bytes_mut(), &mut Arrival::Remote);
+            workers.idle.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
 impl Workers {
-    pub(super) fn work(&self, number: usize, role: Role) {
+    /// A worker's thread.
+    pub(super) fn work(
+        &self,
+        number: usize,
+        role: Role,
+        body: impl FnOnce() -> Result<(), SessionError>,
+    ) {
         if let Role::Pinned { cpu } = role {
             cpu::pin_to(cpu);
         }
         slice::shorten();
         self.priorities.enter(number);
-        let answered = self.answer_all(number, role);
+        let answered = body();
         self.priorities.leave(number, &self.watchdog);
         if let Err(error) = answered {
             self.fail(error);
@@ -42,44 +90,54 @@ impl Workers {
     }
 
     /// Answers requests until the mount ends, or until a spare worker is not needed any more.
-    fn answer_all(&self, number: usize, role: Role) -> Result<(), SessionError> {
+    pub(super) fn answer_all(&self, number: usize, role: Role) -> Result<(), SessionError> {
         let mut scratch = vec![0; SCRATCH_BYTES];
         let finished = self.finish_in_flight(&mut scratch)?;
-        if role == Role::Spare && finished > 0 && self.idle.load(Ordering::SeqCst) > 0 {
+        if role == Role::Spare && finished > 0 && self.is_another_idle() {
             return Ok(());
         }
-        let Some(mut buffer) = self.shared.buffers.take() else {
+        let Some(mut seat) = Seat::with_scratch(self, scratch) else {
             // Only a spare worker can find no free buffer.
             debug_assert!(role == Role::Spare, "a permanent worker has no slot");
             return Ok(());
         };
-        self.answer_from(number, role, &mut buffer, &mut scratch)
+        self.answer_from(number, role, &mut seat)
     }
 
-    fn answer_from(
-        &self,
-        number: usize,
-        role: Role,
-        buffer: &mut RequestBuffer,
-        scratch: &mut [u8],
-    ) -> Result<(), SessionError> {
-        // A predecessor may have died while it cleared the slot.
-        buffer.clear();
+    /// The same with what it needs.
+    fn answer_from(&self, number: usize, role: Role, seat: &mut Seat) -> Result<(), SessionError> {
         loop {
-            let (length, arrival) = match self.next(number, buffer.bytes_mut()) {
+            let (length, arrival) = match self.next(number, seat.buffer.bytes_mut()) {
                 Ok(received) => received,
                 Err(Errno::NODEV) => return Ok(()),
                 Err(errno) => return Err(SessionError::Receive(errno)),
             };
-            self.count_taken();
-            if !self.answer(number, buffer, length, arrival, scratch) {
-                return Err(SessionError::Panicked);
-            }
-            buffer.clear();
-            if role == Role::Spare && self.idle.load(Ordering::SeqCst) > 0 {
+            self.answer_received(number, seat, length, arrival)?;
+            if role == Role::Spare && self.is_another_idle() {
                 return Ok(());
             }
         }
+    }
+
+    /// Answers what was received.
+    fn answer_received(
+        &self,
+        number: usize,
+        seat: &mut Seat,
+        length: usize,
+        arrival: Arrival,
+    ) -> Result<(), SessionError> {
+        self.count_taken();
+        if !self.answer(number, &seat.buffer, length, arrival, &mut seat.scratch) {
+            return Err(SessionError::Panicked);
+        }
+        seat.buffer.clear();
+        Ok(())
+    }
+
+    /// Whether a spare worker is not needed any more.
+    fn is_another_idle(&self) -> bool {
+        self.idle.load(Ordering::SeqCst) > 0
     }
 
     /// A request has been taken.

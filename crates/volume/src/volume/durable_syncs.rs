@@ -7,7 +7,10 @@
 //! program would keep all others' changes in memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+use super::{CallingThreads, Volume};
 
 /// None has come for so long: the program does something else.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -18,8 +21,9 @@ const PAUSES_MAX: u32 = 10;
 const BYTES_BETWEEN: u64 = 128 << 10;
 
 /// The durable `fsync`s of a volume.
-#[derive(Debug)]
 pub(super) struct DurableSyncs {
+    /// Who wants to know when one waits.
+    callers: OnceLock<Arc<dyn CallingThreads>>,
     /// That have not returned.
     waiting: AtomicU64,
     /// That have.
@@ -33,6 +37,7 @@ pub(super) struct DurableSyncs {
 impl Default for DurableSyncs {
     fn default() -> Self {
         Self {
+            callers: OnceLock::new(),
             waiting: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             seen: AtomicU64::new(0),
@@ -43,13 +48,19 @@ impl Default for DurableSyncs {
 }
 
 /// A program waits for a commit.
-pub(super) struct Waiting<'a>(&'a DurableSyncs);
+pub(super) struct Waiting<'a> {
+    all: &'a DurableSyncs,
+    _declared: Option<Box<dyn Send>>,
+}
 
 impl DurableSyncs {
     /// A program waits for a commit, until the value is dropped.
     pub(super) fn begin(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        Waiting(self)
+        Waiting {
+            all: self,
+            _declared: self.callers.get().map(|callers| callers.waiting()),
+        }
     }
 
     /// The checkpointer has committed so much.
@@ -81,10 +92,18 @@ impl DurableSyncs {
     }
 }
 
+impl Volume {
+    /// From now on these threads are told when one of them waits for a commit. It is set once.
+    pub fn set_calling_threads(&self, threads: Arc<dyn CallingThreads>) {
+        let first = self.shared.durable_syncs.callers.set(threads);
+        debug_assert!(first.is_ok(), "the calling threads are set twice");
+    }
+}
+
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.ended.fetch_add(1, Ordering::SeqCst);
-        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.all.ended.fetch_add(1, Ordering::SeqCst);
+        self.all.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -51,7 +51,9 @@ use mobifs_store::Store;
 
 pub use checkpointer::Checkpointer;
 pub use rollback_journals::{SyncCaller, WRITER_LOCK_AT, is_rollback_journal};
-pub use types::{AppliedState, BatterySource, KernelCache, VolumeError, VolumeOptions};
+pub use types::{
+    AppliedState, BatterySource, CallingThreads, KernelCache, VolumeError, VolumeOptions,
+};
 
 use self::durable_syncs::DurableSyncs;
 use self::freed_space::FreedSpace;

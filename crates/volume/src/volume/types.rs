@@ -163,6 +163,12 @@ pub enum BatterySource {
     Upower,
 }
 
+/// The threads that call a volume, which want to know when one of them waits for the device.
+pub trait CallingThreads: Send + Sync {
+    /// The calling thread waits for a commit, until the value is dropped.
+    fn waiting(&self) -> Box<dyn Send>;
+}
+
 /// The kernel's caches of names and objects, as far as they can be asked to forget.
 pub trait KernelCache: Send + Sync {
     /// Asks the kernel to forget objects that no program uses. What it forgets it gives back by
