@@ -7,7 +7,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 use crate::link::Link;
 use crate::message;
-use crate::workers::WaitingWorker;
+use crate::waiting::WaitingWorker;
 
 /// The first minor version of the protocol that has FUSE_NOTIFY_PRUNE (Linux 6.18).
 const PRUNE_MINOR: u32 = 45;
@@ -59,7 +59,7 @@ impl Connection {
     /// wait that is not declared is noticed after some milliseconds.
     pub fn waiting(&self) -> Option<WaitingWorker> {
         let workers = self.link.upgrade()?.workers.get()?.upgrade()?;
-        Some(workers.begin_wait())
+        Some(WaitingWorker::begin(workers))
     }
 
     /// For answering `unique` later.

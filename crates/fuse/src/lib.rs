@@ -40,6 +40,7 @@ mod request;
 mod session;
 mod shared;
 pub mod transport;
+mod waiting;
 mod workers;
 
 #[cfg(test)]
@@ -62,4 +63,4 @@ pub use options::{AccessTimes, MountOptions, OptionError, SyncFsMode, WorkerPlac
 pub use reply::Reply;
 pub use request::{InitRequest, Malformed, Operation, Request, forget_entries};
 pub use session::{EstablishedConnection, Session, SessionHandle, SessionHooks};
-pub use workers::WaitingWorker;
+pub use waiting::WaitingWorker;

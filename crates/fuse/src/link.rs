@@ -4,7 +4,7 @@ use std::sync::{OnceLock, Weak};
 
 use crate::negotiation::Negotiated;
 use crate::transport::DeviceTransport;
-use crate::workers::Workers;
+use crate::waiting::Waits;
 
 /// The way to the kernel, which a session shares with those who send notifications and deferred
 /// replies. Unlike the session it knows no filesystem, so a filesystem may hold what holds it.
@@ -14,5 +14,5 @@ pub(crate) struct Link {
     /// Requests are answered by a successor if this process dies.
     pub(crate) requests_outlive_process: bool,
     /// The threads that answer, once the session runs.
-    pub(crate) workers: OnceLock<Weak<Workers>>,
+    pub(crate) workers: OnceLock<Weak<dyn Waits>>,
 }

@@ -25,6 +25,7 @@ mod cpu_load;
 mod leader;
 mod priority;
 mod reserve;
+mod reserve_worker;
 mod slice;
 mod watchdog;
 mod worker;
@@ -39,11 +40,11 @@ use parking_lot::Mutex;
 use crate::error::SessionError;
 use crate::options::WorkerPlacement;
 use crate::shared::Shared;
+use crate::waiting::Waits;
 use cpu_load::CpuLoad;
 use leader::{Leadership, SPARE};
 use priority::Priorities;
 use reserve::Reserve;
-pub use reserve::WaitingWorker;
 use watchdog::Watchdog;
 
 /// How long all workers must be stuck before a spare one is added.
@@ -115,7 +116,8 @@ impl Workers {
             in_flight: AtomicUsize::new(in_flight),
             caught_up: Mutex::new(Some(caught_up)),
         });
-        let known = shared.link.workers.set(Arc::downgrade(&workers));
+        let reported: Arc<dyn Waits> = Arc::clone(&workers) as _;
+        let known = shared.link.workers.set(Arc::downgrade(&reported));
         debug_assert!(known.is_ok(), "a session runs once");
         if in_flight == 0 {
             workers.report_caught_up();

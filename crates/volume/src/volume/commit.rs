@@ -1,6 +1,7 @@
 //! Handing closed transactions over to the store.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use mobifs_base::{MonotonicNs, ObjectId, PAGE_BYTES_U64, SpaceInfo, TransactionId};
@@ -10,6 +11,7 @@ use mobifs_store::{Calibration, StoreError, Transaction};
 use super::group_commit::Wanted;
 use super::last_commits::{Checkpoint, FailedCommit};
 use super::locks::{ApplyLock, CommitLock};
+use super::types::CallingThreads;
 use super::{Shared, Volume, VolumeError};
 use crate::AppName;
 
@@ -307,6 +309,11 @@ fn are_apart(group: &[Commit]) -> bool {
 }
 
 impl Volume {
+    /// From now on these threads are told when one of them waits for a commit. They are set once.
+    pub fn set_calling_threads(&self, threads: Arc<dyn CallingThreads>) {
+        self.shared.durable_syncs.set_callers(threads);
+    }
+
     /// `fsync`: returns at once in a relaxed app; in a durable one when everything
     /// that the app did before is committed.
     ///

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::{CallingThreads, Volume};
+use super::types::CallingThreads;
 
 /// None has come for so long: the program does something else.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -63,6 +63,12 @@ impl DurableSyncs {
         }
     }
 
+    /// Tells these from now on. They are set once.
+    pub(super) fn set_callers(&self, callers: Arc<dyn CallingThreads>) {
+        let first = self.callers.set(callers);
+        debug_assert!(first.is_ok(), "the calling threads are set twice");
+    }
+
     /// The checkpointer has committed so much.
     pub(super) fn committed(&self, bytes: u64) {
         self.committed_bytes.fetch_add(bytes, Ordering::SeqCst);
@@ -89,14 +95,6 @@ impl DurableSyncs {
         let ended = self.ended.load(Ordering::SeqCst);
         let has_ended = self.seen.swap(ended, Ordering::SeqCst) != ended;
         has_ended || self.waiting.load(Ordering::SeqCst) > 0
-    }
-}
-
-impl Volume {
-    /// From now on these threads are told when one of them waits for a commit. It is set once.
-    pub fn set_calling_threads(&self, threads: Arc<dyn CallingThreads>) {
-        let first = self.shared.durable_syncs.callers.set(threads);
-        debug_assert!(first.is_ok(), "the calling threads are set twice");
     }
 }
 

@@ -17,8 +17,8 @@ use crate::error::PersistError;
 use crate::live::stream::{self, Again, Found, ModelTimes, Window};
 use crate::mobifs_mount::MobifsMount;
 
-/// A cell whose transactions take longer has fewer of them. Beside a program that writes all it can, one of `data=journal`
-/// takes seconds.
+/// A cell whose transactions take longer has fewer of them. Beside a program that writes all it
+/// can, one of `data=journal` takes seconds.
 const CELL_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// What is known of a cell before the log of commands is read.
