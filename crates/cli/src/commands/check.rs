@@ -21,7 +21,7 @@ pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
     drop(progress);
     print(&path, &found)?;
     if found.problems.is_empty() {
-        return Ok(());
+        return unwritable(&path, &found.immutable);
     }
     let word = shell_path(&path);
     let path = path.display();
@@ -30,6 +30,26 @@ pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
         format!(
             "the store {path} is damaged; it was not changed. Keep a copy before anything else; \
              `mobifs recover --salvage --dry-run {word}` shows what is certain and what is lost"
+        ),
+    ))
+}
+
+/// Refuses a store without damage that no mount can write to.
+fn unwritable(path: &Path, immutable: &[&str]) -> Result<(), Failure> {
+    if immutable.is_empty() {
+        return Ok(());
+    }
+    let words: Vec<String> = immutable
+        .iter()
+        .map(|name| shell_path(path.join(name)))
+        .collect();
+    Err(Failure::new(
+        Code::Failed,
+        format!(
+            "the store {} is not damaged, but no mount can write to it, because parts of it are immutable or \
+             append-only: `chattr -i -a {}`",
+            path.display(),
+            words.join(" ")
         ),
     ))
 }
@@ -150,16 +170,21 @@ fn write(out: &mut String, path: &Path, found: &Inspection) -> std::fmt::Result 
         )?;
     }
     write_kept(out, found)?;
-    write_problems(out, &found.problems)
+    write_problems(out, found)
 }
 
-fn write_problems(out: &mut String, problems: &[String]) -> std::fmt::Result {
-    if problems.is_empty() {
+fn write_problems(out: &mut String, found: &Inspection) -> std::fmt::Result {
+    for name in &found.immutable {
+        writeln!(
+            out,
+            "  PROBLEM: {name} may not be changed (chattr +i or +a)"
+        )?;
+    }
+    if found.problems.is_empty() {
         return writeln!(out, "  no damage found");
     }
-    problems
-        .iter()
-        .try_for_each(|problem| writeln!(out, "  PROBLEM: {}", printable(problem)))
+    let mut problems = found.problems.iter();
+    problems.try_for_each(|problem| writeln!(out, "  PROBLEM: {}", printable(problem)))
 }
 
 /// Up to which size commits are one durable write, and what was measured.

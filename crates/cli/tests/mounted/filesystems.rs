@@ -267,6 +267,29 @@ impl Drop for Flagged {
     }
 }
 
+/// Regression: a check found no problem in a store that no mount can write to.
+#[test]
+fn a_check_names_an_immutable_journal() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    fixture.umount();
+    let own = fixture.store.join(".mobifs");
+    for (part, flag) in [("journal", "+i"), ("journal", "+a"), ("stage", "+i")] {
+        let Some(set) = Flagged::set(own.join(part), flag) else {
+            mobifs_skip::skip("no flags of files here");
+            return;
+        };
+        let checked = mobifs(&["check"], &fixture.store);
+        let advice = format!("chattr -i -a {}", set.0.display());
+        fails(&checked, 1, &["no mount can write to it", &advice]);
+        let text = String::from_utf8(checked.stdout).unwrap();
+        let problem = format!("PROBLEM: .mobifs/{part} may not be changed");
+        assert!(text.contains(&problem), "{text}");
+    }
+    succeeds(&mobifs(&["check"], &fixture.store));
+}
+
 /// Found by trying: a change of an immutable file was acknowledged, and neither it nor anything
 /// else could be applied, or recovered, as long as the file was immutable.
 #[test]

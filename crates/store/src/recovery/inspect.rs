@@ -50,6 +50,9 @@ pub struct Inspection {
     pub damaged_journals: Vec<String>,
     /// Names at which the journal has an object, and another one is, or none.
     pub missing: Vec<Vec<u8>>,
+    /// What a mount for writing writes to and may not be changed (`chattr +i`, `+a`): names from the
+    /// store's root on.
+    pub immutable: Vec<&'static str>,
     /// What is wrong: objects that the journal needs and that are not where they
     /// should be. Empty for a consistent store.
     pub problems: Vec<String>,
@@ -66,6 +69,7 @@ pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
     };
     found.is_store = true;
     found.damaged_journals = own.damaged_journals(lower)?;
+    found.immutable = own.immutable(lower)?;
     let options = LogOptions {
         journal_bytes: 0,
         direct_bytes_max: None,
@@ -141,6 +145,32 @@ impl<H> Parts<H> {
             lost: open(&mobifs, b"lost")?,
             mobifs,
         }))
+    }
+
+    /// Which of the journal and the directories around it may not be changed.
+    fn immutable<L: Lower<Handle = H>>(&self, lower: &L) -> Result<Vec<&'static str>, StoreError> {
+        let directories = [
+            (".mobifs", Some(&self.mobifs)),
+            (".mobifs/stage", self.stage.as_ref()),
+            (".mobifs/limbo", self.limbo.as_ref()),
+        ];
+        let mut immutable = Vec::new();
+        for (name, directory) in directories {
+            let Some(directory) = directory else { continue };
+            let stat = lower.stat(directory).map_err(StoreError::lower(name))?;
+            if stat.immutable {
+                immutable.push(name);
+            }
+        }
+        let journal = lower.stat_at(&self.mobifs, log::JOURNAL);
+        // A missing one is not this function's to report.
+        if found(journal)
+            .map_err(StoreError::lower("looking at the journal"))?
+            .is_some_and(|stat| stat.immutable)
+        {
+            immutable.push(".mobifs/journal");
+        }
+        Ok(immutable)
     }
 
     /// The journals that salvages have kept, the oldest first.
