@@ -199,6 +199,7 @@ impl From<ControlError> for Failure {
     fn from(error: ControlError) -> Self {
         let code = match error {
             ControlError::NotMounted { .. }
+            | ControlError::Covered { .. }
             | ControlError::SteeringGone { .. }
             | ControlError::OutOfReach { .. }
             | ControlError::Missing { .. }

@@ -182,6 +182,7 @@ pub(super) fn stop(mountpoint: &Path) -> Result<(), Failure> {
             Err(
                 error @ (ControlError::SteeringGone { .. }
                 | ControlError::NotMounted { .. }
+                | ControlError::Covered { .. }
                 | ControlError::InsideMount { .. }
                 | ControlError::InsideSteered { .. }
                 | ControlError::Missing { .. }),

@@ -502,3 +502,23 @@ fn the_helper_for_all_leaves_other_filesystems_to_umount() {
     fixture.mount(&["-o", "wait=0"]);
     fixture.umount();
 }
+
+/// Regression: it was said to be no mount of MobiFS.
+#[test]
+fn commands_say_that_a_mount_is_covered_and_by_what() {
+    needs_mounts!();
+    let mut fixture = Fixture::new();
+    fixture.mount(&[]);
+    let at = fixture.mountpoint.clone();
+    fixture.mount_other(&["-t", "tmpfs", "what-covers"], &at);
+    let uncover = format!("umount {}", at.display());
+    for command in ["status", "sync"] {
+        let refused = mobifs(&[command], &at);
+        let needles = ["has a MobiFS mount", "tmpfs what-covers", &uncover];
+        fails(&refused, 5, &needles);
+    }
+    let uncovered = Command::new("umount").arg(&at).status();
+    assert!(uncovered.unwrap().success());
+    succeeds(&mobifs(&["status"], &at));
+    fixture.umount();
+}

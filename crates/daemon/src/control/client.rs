@@ -35,6 +35,20 @@ pub enum ControlError {
         /// The path.
         path: PathBuf,
     },
+    /// A mount of ours is there, and another filesystem is mounted over it.
+    #[error(
+        "{path} has {what}, over which another filesystem is mounted ({by}), so no path leads to it: \
+         `mobifs status` without a path shows it, and `umount {word}` uncovers it",
+        path = path.display(), word = shell_path(path)
+    )]
+    Covered {
+        /// The path.
+        path: PathBuf,
+        /// A mount of MobiFS, or a steered filesystem.
+        what: &'static str,
+        /// What is mounted over it: its type and its source.
+        by: String,
+    },
     /// Nothing is there.
     #[error("{path} does not exist, so it is not a MobiFS mount", path = path.display())]
     Missing {
@@ -259,6 +273,9 @@ fn is_steered(mount: &MountEntry) -> bool {
 /// No mount of ours is at `path`: where it is instead. Nothing in a mount is looked at, whose
 /// daemon may be dead.
 fn why_not_mounted(path: PathBuf, table: &[MountEntry]) -> ControlError {
+    if let Some(covered) = covered_at(&path, table) {
+        return covered;
+    }
     let serves_it = |mount: &&MountEntry| mount.has_subtype("mobifs") && mount.source == path;
     if let Some(mount) = table.iter().find(serves_it) {
         let mount = mount.mountpoint.clone();
@@ -289,6 +306,25 @@ fn why_not_mounted(path: PathBuf, table: &[MountEntry]) -> ControlError {
             _ => ControlError::NotMounted { path },
         },
     }
+}
+
+/// A mount of ours at `path`, with one over it that is not.
+fn covered_at(path: &Path, table: &[MountEntry]) -> Option<ControlError> {
+    let mut here = table.iter().rev().filter(|mount| mount.mountpoint == path);
+    let top = here.next()?;
+    let covered = here.find(|mount| is_ours(mount) || is_steered(mount))?;
+    // The other way round, the path leads to it.
+    if covered.has_device_of(top) {
+        return None;
+    }
+    Some(ControlError::Covered {
+        path: path.to_owned(),
+        what: match covered.has_subtype("mobifs") {
+            true => "a MobiFS mount",
+            false => "a steered filesystem",
+        },
+        by: format!("{} {}", top.kind, top.source.display()),
+    })
 }
 
 impl ControlClient {
