@@ -129,6 +129,17 @@ impl SpaceInfo {
     /// for its reserve, and for transactions that its journal is too small for.
     const OWN_INODES: u64 = 16;
 
+    /// With fewer free bytes than this it is room that lacks, also where there are no free inodes: filesystems
+    /// that make inodes when they are needed (XFS) have none then.
+    const ROOM_BYTES_MIN: u64 = 1 << 20;
+
+    /// Whether it is inodes that lack, and not bytes.
+    pub fn lacks_inodes(&self) -> bool {
+        self.total_inodes > 0
+            && self.free_inodes <= self.own_inodes()
+            && self.available_bytes >= Self::ROOM_BYTES_MIN
+    }
+
     /// Free inodes that users may not have.
     pub fn own_inodes(&self) -> u64 {
         Self::OWN_INODES.min(self.total_inodes / Self::OWN_INODES)

@@ -44,8 +44,8 @@ pub use mobifs_engine::{
 pub use opened::{OpenOptions, OpenedStore, Resumption};
 pub use status::{
     AppReport, AppTotals, CalibrationReport, CheckpointReport, HistoryStatus, JournalReport,
-    MemoryStatus, NativeStatus, PolicyReport, ROOM_ADVICE, RecordingStatus, SCHEMA_VERSION, Status,
-    StoreStatus, TransactionCounts, UserReport, WriteTimesReport, bytes, rfc3339,
+    MemoryStatus, NativeStatus, PolicyReport, RecordingStatus, SCHEMA_VERSION, Status, StoreStatus,
+    TransactionCounts, UserReport, WriteTimesReport, bytes, rfc3339,
 };
 pub use volume::{
     AppliedState, BatterySource, CallingThreads, Checkpointer, KernelCache, SyncCaller, Volume,

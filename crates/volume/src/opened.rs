@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mobifs_base::{FileKind, ObjectInfo, TransactionId};
+use mobifs_base::{FileKind, ObjectInfo, SpaceInfo, TransactionId};
 use mobifs_engine::{Engine, EngineConfig};
 use mobifs_store::{
     Gate, JournalOptions, JournalStore, Measuring, PosixLower, RecoveryReport, RestartState, Store,
@@ -333,14 +333,33 @@ fn explain(error: StoreError, path: &Path) -> StoreError {
             if [Errno::NOSPC.raw_os_error(), Errno::DQUOT.raw_os_error()]
                 .contains(&source.raw_os_error().unwrap_or(0)) =>
         {
-            StoreError::Unsuitable(format!(
-                "there is not enough free space in {} ({action} failed: {source}); make room, or \
-                 set a smaller journal_bytes in the configuration",
-                path.display()
-            ))
+            let shown = path.display();
+            StoreError::Unsuitable(match lacks_inodes(path) {
+                true => format!(
+                    "the filesystem of {shown} has no inodes left for more files ({action} failed: \
+                     {source}); delete files there"
+                ),
+                false => format!(
+                    "there is not enough free space in {shown} ({action} failed: {source}); make \
+                     room, or set a smaller journal_bytes in the configuration"
+                ),
+            })
         }
         _ => error,
     }
+}
+
+/// Whether it is inodes that the filesystem lacks; false where that cannot be found out.
+fn lacks_inodes(path: &Path) -> bool {
+    rustix::fs::statvfs(path).is_ok_and(|found| {
+        let space = SpaceInfo {
+            available_bytes: found.f_bavail.saturating_mul(found.f_frsize),
+            total_inodes: found.f_files,
+            free_inodes: found.f_favail,
+            ..SpaceInfo::default()
+        };
+        space.lacks_inodes()
+    })
 }
 
 #[cfg(test)]

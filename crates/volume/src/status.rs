@@ -12,7 +12,10 @@ use crate::AppName;
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// What the user can do where the filesystem of the store has no room.
-pub const ROOM_ADVICE: &str = "free space where the store is";
+pub(crate) const ROOM_ADVICE: &str = "free space where the store is";
+/// The same where it has room, and no inodes for more files.
+pub(crate) const INODES_ADVICE: &str =
+    "delete files where the store is, whose filesystem has no inodes left";
 
 /// The state of one mount.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

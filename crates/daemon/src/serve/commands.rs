@@ -13,7 +13,7 @@ use mobifs_fuse::{SessionHandle, UnmountError};
 use mobifs_host::{Client, MountEntry, mount_at};
 use mobifs_volume::{
     AppName, AppSelection, Arena, Config, LastingSettings, OpenedStore, OwnerState, PolicySettings,
-    ROOM_ADVICE, Volume, VolumeError,
+    Volume, VolumeError,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -312,7 +312,7 @@ impl Daemon {
             let message = format!(
                 "not unmounted: {}; then unmount again. If that is impossible, `mobifs drill \
                  power-cut --yes {}` ends the mount, and what is not committed is lost",
-                with_what_to_do(error),
+                self.with_what_to_do(error),
                 self.paths.mountpoint.display()
             );
             return Reply::error(ErrorKind::Failed, message);
@@ -417,7 +417,30 @@ impl Daemon {
                 tracing::info!(%app, %settings, "settings changed");
                 Reply::Done
             }
-            Err(error) => refused(&error),
+            Err(error) => self.refused(&error),
+        }
+    }
+
+    /// A failure of the volume, and what the user can do about it.
+    fn refused(&self, error: &VolumeError) -> Reply {
+        Reply::error(kind_of(error), self.with_advice(error))
+    }
+
+    /// As [`Self::with_advice`], where nothing else is done before.
+    fn with_what_to_do(&self, error: &VolumeError) -> String {
+        match error.is_full() {
+            true => self.with_advice(error),
+            false => format!("{error}: mend that"),
+        }
+    }
+
+    /// What the user can do where there was no room.
+    fn with_advice(&self, error: &VolumeError) -> String {
+        if error.is_full() {
+            let advice = self.volume.room_advice();
+            format!("{error}: {advice}, or delete files in the mount")
+        } else {
+            error.to_string()
         }
     }
 }
@@ -430,7 +453,7 @@ impl ControlHandler for Daemon {
                 let app = app.as_ref().map(AppName::as_bytes);
                 match self.volume.sync_path(app, apply) {
                     Ok(()) => Reply::Done,
-                    Err(error) => refused(&error),
+                    Err(error) => self.refused(&error),
                 }
             }
             Request::Unmount { lazy, mount_id } => self.unmount(lazy, mount_id),
@@ -457,7 +480,7 @@ impl ControlHandler for Daemon {
                 }
                 match self.volume.set_screen(on) {
                     Ok(()) => Reply::Done,
-                    Err(error) => refused(&error),
+                    Err(error) => self.refused(&error),
                 }
             }
             Request::Reload { config } => match self.reload(config.as_deref().map(Path::new)) {
@@ -470,7 +493,7 @@ impl ControlHandler for Daemon {
                 Ok(measured) => Reply::Calibration {
                     calibration: (&measured).into(),
                 },
-                Err(error) => refused(&error),
+                Err(error) => self.refused(&error),
             },
         }
     }
@@ -491,27 +514,6 @@ fn reply(outcome: Result<(), Failure>) -> Reply {
     match outcome {
         Ok(()) => Reply::Done,
         Err(failure) => Reply::error(ErrorKind::Failed, failure.message),
-    }
-}
-
-fn refused(error: &VolumeError) -> Reply {
-    Reply::error(kind_of(error), with_advice(error))
-}
-
-/// As [`with_advice`], where nothing else is done before.
-fn with_what_to_do(error: &VolumeError) -> String {
-    match error.is_full() {
-        true => with_advice(error),
-        false => format!("{error}: mend that"),
-    }
-}
-
-/// What the user can do where there was no room.
-fn with_advice(error: &VolumeError) -> String {
-    if error.is_full() {
-        format!("{error}: {ROOM_ADVICE}, or delete files in the mount")
-    } else {
-        error.to_string()
     }
 }
 

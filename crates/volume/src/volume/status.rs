@@ -8,7 +8,7 @@ use mobifs_engine::{AppStatus, EngineStatus};
 use super::{Shared, Volume};
 use crate::AppName;
 use crate::status::{
-    AppReport, AppTotals, CheckpointReport, MemoryStatus, PolicyReport, ROOM_ADVICE,
+    AppReport, AppTotals, CheckpointReport, INODES_ADVICE, MemoryStatus, PolicyReport, ROOM_ADVICE,
     SCHEMA_VERSION, Status, StoreStatus, TransactionCounts, bytes, rfc3339,
 };
 
@@ -82,7 +82,21 @@ impl Volume {
     }
 }
 
+impl Volume {
+    /// What the user can do about the lower filesystem that has no room, at present.
+    pub fn room_advice(&self) -> &'static str {
+        self.shared.room_advice()
+    }
+}
+
 impl Shared {
+    fn room_advice(&self) -> &'static str {
+        match self.store.space() {
+            Ok(space) if space.lacks_inodes() => INODES_ADVICE,
+            _ => ROOM_ADVICE,
+        }
+    }
+
     fn budget_lasts_seconds(&self, now: MonotonicNs, engine: &EngineStatus) -> Option<f64> {
         let dirty_bytes = engine.dirty_bytes;
         let free_bytes = engine.memory_budget_bytes.saturating_sub(dirty_bytes);
@@ -93,12 +107,15 @@ impl Shared {
     fn app_report(&self, app: &AppStatus, now: MonotonicNs) -> AppReport {
         let checkpoint = self.checkpoints.lock().get(&app.path).copied();
         let read_only = app.read_only.then(|| {
-            let failures = self.failures.lock();
-            let reason = failures.get(&app.path).map(|failed| match failed.is_full {
-                true => format!("{}: {ROOM_ADVICE}", failed.reason),
-                false => failed.reason.clone(),
-            });
-            reason.unwrap_or_else(|| "a commit failed".to_owned())
+            let failed = self.failures.lock().get(&app.path).cloned();
+            // Asks the lower filesystem: not while that lock is held.
+            match failed {
+                Some(failed) if failed.is_full => {
+                    format!("{}: {}", failed.reason, self.room_advice())
+                }
+                Some(failed) => failed.reason,
+                None => "a commit failed".to_owned(),
+            }
         });
         let written_pages = app.written_pages.max(1);
         let name = AppName::from(&*app.path);
