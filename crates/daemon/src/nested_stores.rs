@@ -10,8 +10,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use mobifs_host::{MountEntry, mount_around};
-use mobifs_store::{PosixLower, StoreError, StoreScope, check_owner, inspect};
-use mobifs_volume::{LOCK, StoreLock};
+use mobifs_store::{StoreError, StoreScope, check_owner};
+use mobifs_volume::{LOCK, StoreLock, inspect};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -113,7 +113,7 @@ fn is_trusted(store: &Path) -> bool {
 }
 
 fn is_unrecovered(store: &Path) -> bool {
-    match PosixLower::open(store).and_then(|lower| inspect(&lower)) {
+    match inspect(store, StoreScope::Tree) {
         Ok(found) => found.report.transactions > 0,
         Err(error) => matches!(error, StoreError::Corrupt { .. }),
     }

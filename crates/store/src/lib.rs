@@ -43,7 +43,10 @@ pub use calibration::shared::{MeasuredDevices, Measuring};
 pub use calibration::{Calibration, WriteTimes};
 pub use error::StoreError;
 pub use journal_store::{JournalInfo, JournalStore};
-pub use lower::{Capabilities, Gate, PosixLower, StoreScope, is_in_memory, is_of_the_kernel};
+pub use lower::{
+    Capabilities, ExaminedLower, Gate, PosixLower, StoreScope, examined, is_in_memory,
+    is_of_the_kernel,
+};
 pub use memory::{MEMORY_CAPABILITIES, MemoryObject, MemoryStore};
 pub use mobifs_base::Transaction;
 pub use options::{JournalOptions, Preallocation};

@@ -10,6 +10,7 @@ mod app_selection;
 mod arena;
 mod clock;
 mod config;
+mod examination;
 mod fault_points;
 #[cfg(test)]
 mod fixtures;
@@ -31,6 +32,7 @@ pub use config::{
     PolicyChange, PolicyKey, PolicySettings, Rules, SettingError, Size, check_policy, class_name,
     config_keys, parse_class, parse_policy, parse_size,
 };
+pub use examination::{inspect, salvage, survey};
 #[cfg(feature = "fault-points")]
 pub use fault_points::{FAULT_POINTS, FAULTS};
 pub use fault_points::{arm_fault_points, fault_point, patience};

@@ -219,6 +219,8 @@ impl OpenedStore {
     }
 
     /// The store, as a volume takes it.
+    // Inlined in another crate, it has all of the store compiled there once more.
+    #[inline(never)]
     pub fn store(&self) -> Arc<dyn Store> {
         Arc::clone(&self.store) as Arc<dyn Store>
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use mobifs_daemon::{Code, Failure, PathError, check_store, predecessor, raise_limits};
 use mobifs_host::{printable, printable_path, shell_path};
-use mobifs_store::{Inspection, PosixLower, StoreError, StoreScope, inspect};
-use mobifs_volume::StoreLock;
+use mobifs_store::{Inspection, StoreError, StoreScope};
+use mobifs_volume::{StoreLock, inspect};
 
 use super::figures::size;
 use super::measured;
@@ -79,8 +79,7 @@ pub(super) fn look(path: &Path, wait: Duration) -> Result<Inspection, Failure> {
     let _lock = predecessor::for_command(path, wait, || {
         StoreLock::acquire(path, &StoreScope::Tree, true)
     })?;
-    let lower = PosixLower::open(path).map_err(failed)?;
-    inspect(&lower).map_err(|error| match error {
+    inspect(path, StoreScope::Tree).map_err(|error| match error {
         StoreError::Corrupt { .. } => damaged(path, &error),
         error => failed(error),
     })

@@ -8,9 +8,9 @@ use mobifs_base::Timestamp;
 use mobifs_daemon::{Code, Failure, predecessor};
 use mobifs_history::WallTime;
 use mobifs_host::{printable, printable_path};
-use mobifs_store::salvage::{self, LostChange, Promise, Salvaged, Survey};
-use mobifs_store::{PosixLower, StoreError, StoreScope};
-use mobifs_volume::{Config, OpenOptions, StoreLock};
+use mobifs_store::salvage::{LostChange, Promise, Salvaged, Survey};
+use mobifs_store::{StoreError, StoreScope};
+use mobifs_volume::{Config, OpenOptions, StoreLock, salvage, survey};
 use serde_json::{Value, json};
 
 use super::figures::size;
@@ -43,8 +43,7 @@ pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
         StoreLock::acquire(&path, &StoreScope::Tree, arguments.dry_run)
     })?;
     let failed = |error| Failure::of_store(&path, &error);
-    let lower = PosixLower::open(&path).map_err(failed)?;
-    let survey = salvage::survey(&lower, because.as_ref()).map_err(failed)?;
+    let survey = survey(&path, because.as_ref()).map_err(failed)?;
     drop(progress);
     if !arguments.json {
         print(&text(&path, &survey))?;
@@ -61,8 +60,7 @@ pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
     }
     let config = Config::defaults()?;
     let options = OpenOptions::new(&config).journal(&path).map_err(failed)?;
-    let salvaged = salvage::salvage(&lower, &options, because.as_ref()).map_err(failed)?;
-    drop(lower);
+    let salvaged = salvage(&path, &options, because.as_ref()).map_err(failed)?;
     lock.release();
     if arguments.json {
         print(&json_text(
@@ -90,9 +88,7 @@ fn examine(path: &Path, arguments: &RecoverArguments) -> Result<State, Failure> 
     let lock = predecessor::for_command(path, arguments.wait.limit(), || {
         StoreLock::acquire(path, &StoreScope::Tree, true)
     })?;
-    let lower = PosixLower::open(path).map_err(failed)?;
-    let survey = salvage::survey(&lower, None).map_err(failed)?;
-    drop(lower);
+    let survey = survey(path, None).map_err(failed)?;
     lock.release();
     if !survey.damage.is_empty() {
         return Ok(State::Damaged(None));

@@ -7,13 +7,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mobifs_store::{
-    Inspection, MeasuredDevices, Measuring, PosixLower, StoreError, StoreScope, check_owner,
-    inspect,
-};
+use mobifs_store::{Inspection, MeasuredDevices, Measuring, StoreError, StoreScope, check_owner};
 use mobifs_volume::{
     Arena, ArenaError, Config, OpenOptions, OpenedStore, Resumption, StoreLock, Volume,
-    VolumeOptions,
+    VolumeOptions, inspect,
 };
 use rustix::process::Uid;
 
@@ -264,8 +261,7 @@ impl<'a> Opener<'a> {
     /// What is in the store. What cannot be read is reported when it is opened.
     fn inspected(&self) -> Result<Inspection, StoreError> {
         let scope = StoreScope::File(self.name.clone());
-        let lower = PosixLower::open_scoped(&self.directory, scope);
-        lower.and_then(|lower| inspect(&lower))
+        inspect(&self.directory, scope)
     }
 
     /// Whether the store has changes that are not in its file yet.

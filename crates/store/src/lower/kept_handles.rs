@@ -14,7 +14,7 @@ use crate::lower::{Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, 
 
 /// Passes everything on to the lower filesystem, and closes handles that are only kept for later
 /// where a call gets no descriptor.
-pub(crate) struct KeptHandles<L: Lower> {
+pub struct KeptHandles<L: Lower> {
     lower: L,
     /// Handles on objects that may be used again.
     handles: RankedMutex<Handles<L::Handle>>,

@@ -7,6 +7,7 @@
 
 mod capabilities;
 pub(crate) mod directories;
+mod examined;
 mod gate;
 pub(crate) mod handles;
 pub(crate) mod kept_handles;
@@ -17,6 +18,7 @@ use std::io;
 use mobifs_base::{ByteRange, DeviceNumber, FileKind, SpaceInfo, Timestamp, Xattr};
 
 pub use capabilities::Capabilities;
+pub use examined::{ExaminedLower, examined};
 pub use gate::Gate;
 pub use posix::{PosixHandle, PosixLower, StoreScope, is_in_memory, is_of_the_kernel};
 
