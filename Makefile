@@ -13,6 +13,8 @@ PRELOAD ?= yes
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # Where binaries and manual pages are taken from.
 BUILD ?= $(TARGET_DIR)/release
+# The library of `mobifs run`, where it is built with a profile of its own (`dist-library`).
+LIBRARIES ?= $(BUILD)
 MANUALS ?= $(TARGET_DIR)/manuals
 # The prefix that units name.
 UNIT_PREFIX ?= $(PREFIX)
@@ -64,7 +66,7 @@ install-programs:
 	install -D -m 755 $(BUILD)/mobifs $(DESTDIR)$(PREFIX)/bin/mobifs
 	install -D -m 755 $(BUILD)/mobifs-top $(DESTDIR)$(PREFIX)/bin/mobifs-top
 	[ $(PRELOAD) = no ] || \
-		install -D -m 755 $(BUILD)/libmobifs_run.so $(DESTDIR)$(PREFIX)/lib/mobifs/libmobifs_run.so
+		install -D -m 755 $(LIBRARIES)/libmobifs_run.so $(DESTDIR)$(PREFIX)/lib/mobifs/libmobifs_run.so
 
 install-manuals:
 	$(call install_manuals,mobifs)

@@ -14,7 +14,8 @@ cd "$(dirname "$0")/.."
 . scripts/lib/release.sh
 
 OUT=${CARGO_TARGET_DIR:-$PWD/target}/deb
-PRODUCT=(mobifs-cli mobifs-top mobifs-run-preload mobifs-sqlite-extension)
+PROGRAMS=(mobifs-cli mobifs-top)
+LIBRARIES=(mobifs-run-preload mobifs-sqlite-extension)
 LABORATORY=(mobifs-lab-cli)
 # Built together with what makes the manual pages: it has other features of the same libraries, and all of it would be
 # built twice.
@@ -35,11 +36,12 @@ target_of() {
 
 # stage ARCHITECTURE TARGET TREE: lays out what each package holds.
 stage() {
-  local triplet binaries stage=$3/stage
+  local triplet binaries libraries stage=$3/stage
   triplet=$(dpkg-architecture -a"$1" -q DEB_HOST_MULTIARCH)
   binaries=$(release_directory "$2" dist)
-  release_has_no_path "$binaries"/{mobifs,mobifs-top,libmobifs_run.so,libmobifs.so}
-  local -a variables=(PREFIX=/usr HELPERDIR=/usr/sbin "BUILD=$binaries" "MANUALS=$OUT/manuals"
+  libraries=$(release_directory "$2" dist-library)
+  release_has_no_path "$binaries"/{mobifs,mobifs-top} "$libraries"/{libmobifs_run.so,libmobifs.so}
+  local -a variables=(PREFIX=/usr HELPERDIR=/usr/sbin "BUILD=$binaries" "LIBRARIES=$libraries" "MANUALS=$OUT/manuals"
     ZSH_COMPLETIONS=/usr/share/zsh/vendor-completions SHARED_HELPER=no)
   make --silent --no-print-directory install "${variables[@]}" DESTDIR="$stage/mobifs"
   [ -n "${PRODUCT_ONLY:-}" ] || make --silent --no-print-directory install-lab "${variables[@]}" \
@@ -49,8 +51,8 @@ stage() {
   install -D -m 644 dist/grafana-dashboard.json "$examples/grafana-dashboard.json"
   sed 's#/usr/local/bin/#/usr/bin/#' dist/mobifs-metrics.service >"$examples/mobifs-metrics.service"
   # SQLite does not search libraries: the extension is loaded by its path.
-  install -D -m 644 "$binaries/libmobifs.so" "$stage/libmobifs-sqlite/usr/lib/$triplet/mobifs/libmobifs.so"
-  install -D -m 644 "$binaries/libmobifs.a" "$stage/libmobifs-sqlite-dev/usr/lib/$triplet/libmobifs.a"
+  install -D -m 644 "$libraries/libmobifs.so" "$stage/libmobifs-sqlite/usr/lib/$triplet/mobifs/libmobifs.so"
+  install -D -m 644 "$libraries/libmobifs.a" "$stage/libmobifs-sqlite-dev/usr/lib/$triplet/libmobifs.a"
   install -D -m 644 crates/sqlite-extension/include/mobifs.h "$stage/libmobifs-sqlite-dev/usr/include/mobifs.h"
 }
 
@@ -64,7 +66,7 @@ pack() {
   [ -z "$libraries" ] || release_libraries "$3"/stage/*/usr/bin/* "$3"/stage/*/usr/lib/{mobifs,"$triplet"/mobifs}/*.so \
     >"$3/debian/shlibs.local"
   cp CHANGELOG.md "$3/CHANGELOG.md"
-  python3 scripts/copyright.py --target "$2" "${PRODUCT[@]}" "${LABORATORY[@]}" >"$3/debian/copyright" 2>/dev/null
+  python3 scripts/copyright.py --target "$2" "${PROGRAMS[@]}" "${LIBRARIES[@]}" "${LABORATORY[@]}" >"$3/debian/copyright" 2>/dev/null
   (cd "$3" && CROSS_LIBRARIES=$libraries PRODUCT_ONLY=${PRODUCT_ONLY:-} dpkg-buildpackage --rules-target=binary --host-arch "$1" \
     --no-check-builddeps >"../$1.log" 2>&1) ||
     { tail -n 20 "$3/../$1.log" >&2; die "packing for $1 failed; see $OUT/$1.log"; }
@@ -76,7 +78,8 @@ release_environment
 release_manuals "$([ -n "${PRODUCT_ONLY:-}" ] && echo dev || echo release)" "$OUT/manuals"
 for architecture in "$@"; do
   target=$(target_of "$architecture")
-  [ -n "${BUILT:-}" ] || release_build "$target" dist $(printf -- '-p %s ' "${PRODUCT[@]}")
+  [ -n "${BUILT:-}" ] || release_build "$target" dist $(printf -- '-p %s ' "${PROGRAMS[@]}")
+  [ -n "${BUILT:-}" ] || release_build "$target" dist-library $(printf -- '-p %s ' "${LIBRARIES[@]}")
   [ -n "${BUILT:-}${PRODUCT_ONLY:-}" ] || release_build "$target" release $(printf -- '-p %s ' "${LABORATORY[@]}" $MANUALS)
   tree=$OUT/tree-$architecture
   rm -rf "$tree"

@@ -9,7 +9,8 @@
 
 RELEASE_HOST=$(rustc -vV | sed -n 's/^host: //p')
 
-# The profile `dist` is for what a device carries; the laboratory and what only builds take `release`.
+# The profile `dist` is for the programs that a device carries, `dist-library` for what apps load into themselves; the
+# laboratory and what only builds take `release`.
 release_directory() { echo "${CARGO_TARGET_DIR:-target}/$1/$2"; }
 
 # The version of the workspace.
@@ -33,10 +34,17 @@ release_paths() {
   [ -z "${CARGO_TARGET_DIR:-}" ] || printf -- ' --remap-path-prefix=%s=./target' "$(realpath -m "$CARGO_TARGET_DIR")"
 }
 
-# release_flags TARGET: what rustc gets. Programs for musl are static and need no C compiler, for Rust brings
-# the C library and the linker with these targets; the others are linked by Debian's cross compilers.
+# release_flags TARGET PROFILE: what rustc gets. The programs of `dist` abort when they panic, so they need no tables for
+# unwinding. Programs for musl are static and need no C compiler, for Rust brings the C library and the linker with these
+# targets; the others are linked by Debian's cross compilers.
 release_flags() {
   release_paths
+  local script=$PWD/scripts/lib/no-unwinding.ld
+  case "$2 $1" in
+  # Rust calls its linker itself.
+  "dist "*-musl*) printf -- ' -C link-arg=--script=%s' "$script" ;;
+  "dist "*) printf -- ' -C link-arg=-Wl,--script=%s' "$script" ;;
+  esac
   case $1 in
   *-musl*) printf -- ' -C linker-flavor=ld.lld -C link-self-contained=yes -C target-feature=+crt-static' ;;
   esac
@@ -119,21 +127,21 @@ release_build() {
   local target=$1 profile=$2 name linker
   shift 2
   if ! release_has_std "$target"; then
-    release_build_std "$target" --profile "$profile" --locked --target "$target" "$@"
+    release_build_std "$target" "$profile" --locked --target "$target" "$@"
     return
   fi
   linker=$(release_linker "$target") || return 1
   name=$(echo "$target" | tr 'a-z-' 'A-Z_')
   # What builds C (zstd and SQLite, in the laboratory) looks for the compiler of the target.
-  env "CARGO_TARGET_${name}_LINKER=$linker" "CARGO_TARGET_${name}_RUSTFLAGS=$(release_flags "$target")" \
+  env "CARGO_TARGET_${name}_LINKER=$linker" "CARGO_TARGET_${name}_RUSTFLAGS=$(release_flags "$target" "$profile")" \
     cargo build --profile "$profile" --locked --target "$target" "$@"
 }
 
-# release_build_std TARGET CARGO_ARGUMENT...: builds the standard library, too, from the sources that belong to the
+# release_build_std TARGET PROFILE CARGO_ARGUMENT...: builds the standard library, too, from the sources that belong to the
 # toolchain, by the compiler's own means for that; the C library and the unwinder are zig's.
 release_build_std() {
-  local target=$1 name flags source
-  shift
+  local target=$1 profile=$2 name flags source panic=panic_unwind
+  shift 2
   case $target in
   *-musl*) ;;
   *) echo "there is no standard library of Rust for $target: rustup target add $target" >&2 && return 1 ;;
@@ -148,9 +156,10 @@ release_build_std() {
   zig_tools || return 1
   name=$(echo "$target" | tr 'a-z-' 'A-Z_')
   flags=$(release_paths)
+  [ "$profile" != dist ] || panic=panic_abort
   (
     export RUSTC_BOOTSTRAP=1 "CARGO_TARGET_${name}_RUSTFLAGS=$flags -C target-feature=+crt-static -C link-self-contained=no"
-    zig_build -Z build-std=std,panic_unwind "$@"
+    zig_build -Z "build-std=std,$panic" --profile "$profile" "$@"
   )
 }
 
