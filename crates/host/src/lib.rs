@@ -1,11 +1,12 @@
 //! What MobiFS programs share on one machine, independent of stores: the directory
 //! for sockets and logs of a user's daemons, requests and replies as lines over a local socket,
-//! the kernel's table of mounts, ways through trees of any depth, names as terminals may get them,
-//! groups by name, and how much is logged.
+//! the kernel's table of mounts, how ext4 moves and keeps content, ways through trees of any depth,
+//! names as terminals may get them, groups by name, and how much is logged.
 #![deny(unsafe_code)]
 
 mod daemon_processes;
 mod descent;
+mod ext4;
 mod group;
 mod killed;
 mod line_server;
@@ -18,6 +19,7 @@ mod shell;
 
 pub use daemon_processes::{DaemonProcess, daemon_here, daemon_processes};
 pub use descent::Descent;
+pub use ext4::{is_ext4_ordered, move_extents};
 pub use group::{GroupError, group_id};
 pub use killed::is_being_killed;
 pub use line_server::{Client, LineHandler, LineServer, connect_at_once, displaced, exchange_line};

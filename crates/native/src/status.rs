@@ -51,6 +51,7 @@ impl Steering {
                 commit_written_bytes: state.counts.device_written_bytes(self.filesystem()),
                 apply_written_bytes: 0,
                 preallocated_unused_bytes: 0,
+                moved_bytes: 0,
                 ordered_fsyncs: 0,
                 joined_transactions: 0,
                 journal: JournalReport::default(),

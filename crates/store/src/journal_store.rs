@@ -328,6 +328,7 @@ impl<L: Lower> Store for JournalStore<Gate<L>> {
             externally_modified: self.applier.counters().externally_modified(),
             commits: self.counters.commits(),
             preallocated_bytes: self.applier.preallocations().unused_bytes(),
+            moved_bytes: self.applier.counters().moved_bytes(),
             journal: self.counters.journal(),
             durable_write_max_bytes: self.usage.direct_bytes_max(),
             on_full_disk: FullDisk {

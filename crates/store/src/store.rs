@@ -54,6 +54,9 @@ pub struct PendingWork {
     /// Room of the lower filesystem that is preallocated for growing files and not used; it is
     /// given back where there is no other.
     pub preallocated_bytes: u64,
+    /// Bytes of growing files that applies have moved to where there is room to grow, since the store was opened; they
+    /// are part of `apply_written_bytes`.
+    pub moved_bytes: u64,
     /// What they wrote to the journal.
     pub journal: JournalWrites,
     /// The largest transaction that is written by one durable write; larger ones by a write and a

@@ -335,6 +335,9 @@ pub struct StoreStatus {
     /// Room on the disk that is preallocated for growing files and not used.
     #[serde(default)]
     pub preallocated_unused_bytes: u64,
+    /// Bytes of growing files that applying has moved to where there is room to grow; part of what it has written.
+    #[serde(default)]
+    pub moved_bytes: u64,
     /// Calls for durability in durable apps that needed no commit: a transaction of SQLite made them
     /// for the order of its writes.
     #[serde(default)]

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use mobifs_device_server::RemapPair;
+use mobifs_host::move_extents;
 use rustix::fs::{
     Advice, CWD, IFlags, Mode, OFlags, fadvise, fstat, ioctl_getflags, openat, syncfs,
 };
@@ -16,7 +17,6 @@ use rustix::io::Errno;
 use crate::device::Device;
 use crate::donor::two_files;
 use crate::error::DefragError;
-use crate::ioctls::move_extents;
 use crate::moved::{End, Outcome};
 use crate::pace::{Next, Pace, SLICE_BYTES_MAX};
 use crate::place::Place;

@@ -8,46 +8,6 @@ use rustix::fs::OFlags;
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::ioctl::{Ioctl, IoctlOutput, Updater, ioctl, opcode};
 
-/// `struct move_extent` (`fs/ext4/ext4.h`).
-#[repr(C)]
-struct MoveExtent {
-    reserved: u32,
-    donor: u32,
-    from_block: u64,
-    donor_block: u64,
-    blocks: u64,
-    moved_blocks: u64,
-}
-
-const MOVE_EXT: rustix::ioctl::Opcode = opcode::read_write::<MoveExtent>(b'f', 15);
-
-/// Exchanges blocks of an ext4 file with those of a donor, whose content is then that of the file
-/// (`EXT4_IOC_MOVE_EXT`). Numbers are in blocks. Says how many have moved.
-pub(crate) fn move_extents(
-    file: BorrowedFd<'_>,
-    donor: BorrowedFd<'_>,
-    from_block: u64,
-    donor_block: u64,
-    blocks: u64,
-) -> Result<u64, Errno> {
-    let mut request = MoveExtent {
-        reserved: 0,
-        donor: donor.as_raw_fd().cast_unsigned(),
-        from_block,
-        donor_block,
-        blocks,
-        moved_blocks: 0,
-    };
-    // SAFETY: the request's number is computed from the structure that the kernel reads and
-    // writes, and any bytes are such a structure.
-    let moved = unsafe { ioctl(file, Updater::<{ MOVE_EXT }, MoveExtent>::new(&mut request)) };
-    match moved {
-        Ok(()) => Ok(request.moved_blocks),
-        // What had moved before stays so; the numbers are then not copied out.
-        Err(errno) => Err(errno),
-    }
-}
-
 /// `struct file_dedupe_range` (`linux/fs.h`), without what follows it.
 #[repr(C)]
 struct DedupeHead {
@@ -114,7 +74,7 @@ const F2FS_DEFRAGMENT: rustix::ioctl::Opcode = opcode::read_write::<F2fsRange>(0
 /// Has f2fs write a range of a file anew.
 pub(crate) fn f2fs_defragment(file: impl AsFd, start: u64, length: u64) -> Result<(), Errno> {
     let mut range = F2fsRange { start, length };
-    // SAFETY: as in `move_extents`.
+    // SAFETY: as in `share_the_same`.
     unsafe {
         ioctl(
             file.as_fd(),
@@ -145,7 +105,7 @@ impl XfsCommit {
     /// Notes how the file is now.
     pub(crate) fn begin(file: impl AsFd) -> Result<Self, Errno> {
         let mut commit = Self::default();
-        // SAFETY: as in `move_extents`; the kernel only writes.
+        // SAFETY: as in `share_the_same`; the kernel only writes.
         unsafe {
             ioctl(
                 file.as_fd(),
@@ -254,7 +214,7 @@ pub(crate) fn xfs_swap_extents(
         stat,
         ..XfsSwap::default()
     };
-    // SAFETY: as in `move_extents`.
+    // SAFETY: as in `share_the_same`.
     unsafe { ioctl(file, Updater::<{ XFS_SWAPEXT }, XfsSwap>::new(&mut swap)) }
 }
 
@@ -341,7 +301,6 @@ mod tests {
 
     #[test]
     fn structures_have_the_sizes_of_the_kernel() {
-        assert_eq!(size_of::<MoveExtent>(), 40);
         assert_eq!((size_of::<DedupeHead>(), size_of::<Dedupe>()), (24, 56));
         assert_eq!(size_of::<F2fsRange>(), 16);
         assert_eq!(size_of::<XfsCommit>(), 88);

@@ -299,6 +299,13 @@ fn write_journal(text: &mut String, store: &StoreStatus) -> std::fmt::Result {
             size(store.preallocated_unused_bytes)
         )?;
     }
+    if store.moved_bytes > 0 {
+        writeln!(
+            text,
+            "         {} of growing files moved to where there is room",
+            size(store.moved_bytes)
+        )?;
+    }
     write_commits(text, store)?;
     write_durable(text, store)?;
     if let Some(reason) = &store.not_applied {

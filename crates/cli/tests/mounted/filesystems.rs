@@ -19,12 +19,22 @@ pub(crate) fn put_store_on(fixture: &mut Fixture, make: &[&str]) -> bool {
 
 /// As [`put_store_on`], with so many bytes.
 pub(crate) fn put_store_on_sized(fixture: &mut Fixture, make: &[&str], bytes: u64) -> bool {
+    put_store_mounted(fixture, make, bytes, "loop")
+}
+
+/// As [`put_store_on_sized`], mounted with these options.
+pub(crate) fn put_store_mounted(
+    fixture: &mut Fixture,
+    make: &[&str],
+    bytes: u64,
+    options: &str,
+) -> bool {
     let image = fixture.path("image");
     let file = fs::File::create(&image).unwrap();
     file.set_len(bytes).unwrap();
     let at = fixture.directory("disk");
     let mut mount = Command::new("mount");
-    mount.args(["-o", "loop"]).arg(&image).arg(&at);
+    mount.args(["-o", options]).arg(&image).arg(&at);
     let made = mobifs_skip::why_fails(Command::new(make[0]).args(&make[1..]).arg(&image));
     if !mobifs_skip::can(made.or_else(|| mobifs_skip::why_fails(&mut mount))) {
         return false;

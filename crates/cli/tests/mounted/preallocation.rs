@@ -8,7 +8,7 @@ use std::process::Command;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::filesystems::put_store_on;
+use crate::filesystems::{put_store_mounted, put_store_on};
 use crate::fixture::{Fixture, mobifs, needs_mounts, succeeds, wait_until};
 
 const KIB: u64 = 1 << 10;
@@ -137,4 +137,153 @@ fn blocks_beyond_the_ends_of_files_come_and_go_on_xfs() {
 fn on_btrfs_nothing_is_preallocated() {
     needs_mounts!();
     blocks_come_and_go(&["mkfs.btrfs", "-q"], false);
+}
+
+/// Pieces of a file on the disk, from its first block to its last one.
+fn pieces(path: &Path) -> Option<usize> {
+    let looked = Command::new("filefrag").arg(path).output().ok()?;
+    let said = String::from_utf8(looked.stdout).ok()?;
+    let count = said.rsplit_once(": ")?.1.split_whitespace().next()?;
+    count.parse().ok()
+}
+
+/// Databases that grow by turns, a sync after each turn, among other files that take what lies behind them; returns
+/// their content.
+fn grow_by_turns(fixture: &Fixture, turns: u64) -> Vec<(String, Vec<u8>)> {
+    const TURN: usize = 24 << 10;
+    let app = fixture.mountpoint.join("app");
+    fs::create_dir_all(&app).unwrap();
+    let names = ["a.db", "b.db", "c.db", "d.db"];
+    let mut contents = vec![Vec::new(); names.len()];
+    for turn in 0..turns {
+        for (name, content) in names.iter().zip(&mut contents) {
+            let mut options = OpenOptions::new();
+            let file = options.write(true).create(true).truncate(false);
+            let file = file.open(app.join(name)).unwrap();
+            let more = [turn as u8 + 1; TURN];
+            file.write_all_at(&more, content.len() as u64).unwrap();
+            content.extend(more);
+            fs::write(app.join(format!("{name}-{turn}.jpg")), [9; 40 << 10]).unwrap();
+        }
+        succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    }
+    let names = names.map(str::to_owned).into_iter();
+    names.zip(contents).collect()
+}
+
+fn moved(fixture: &Fixture) -> u64 {
+    let status = fixture.status();
+    status["store"]["moved_bytes"].as_u64().unwrap()
+}
+
+/// What the store has is what was written, with the times that the mount has shown.
+fn check_databases(fixture: &mut Fixture, databases: &[(String, Vec<u8>)]) {
+    let app = fixture.mountpoint.join("app");
+    let time = |directory: &Path, name: &str| {
+        let about = fs::metadata(directory.join(name)).unwrap();
+        (about.modified().unwrap(), about.ino())
+    };
+    let shown: Vec<_> = databases
+        .iter()
+        .map(|(name, _)| time(&app, name).0)
+        .collect();
+    fixture.umount();
+    let app = fixture.store.join("app");
+    for ((name, content), shown) in databases.iter().zip(shown) {
+        assert_eq!(time(&app, name).0, shown, "{name}");
+        assert!(fs::read(app.join(name)).unwrap() == *content, "{name}");
+    }
+}
+
+/// Each step that such a database outgrew lay elsewhere, although the disk was almost empty.
+#[test]
+fn databases_that_grow_beside_other_files_lie_in_one_piece_on_ext4() {
+    needs_mounts!();
+    let mut fixture = Fixture::new();
+    if !put_store_on(&mut fixture, &["mkfs.ext4", "-q"]) {
+        return;
+    }
+    fixture.mount(&[]);
+    // A descriptor of the file in the store, as passthrough has it, reads what is written and moved after it.
+    let first = grow_by_turns(&fixture, 1);
+    let before = File::open(fixture.store.join("app/a.db")).unwrap();
+    let inode = before.metadata().unwrap().ino();
+    let databases = grow_by_turns(&fixture, 60);
+    let moved_bytes = moved(&fixture);
+    let content_bytes: usize = databases.iter().map(|(_, content)| content.len()).sum();
+    assert!(moved_bytes > 0);
+    assert!(moved_bytes <= content_bytes as u64, "{moved_bytes} moved");
+    check_databases(&mut fixture, &databases);
+    let mut found = vec![0; databases[0].1.len()];
+    before.read_exact_at(&mut found, 0).unwrap();
+    assert!(found == databases[0].1, "through a descriptor of before");
+    assert_eq!(before.metadata().unwrap().ino(), inode);
+    assert!(first[0].1.len() < found.len());
+    for (name, _) in &databases {
+        match pieces(&fixture.store.join("app").join(name)) {
+            Some(count) => assert_eq!(count, 1, "{name}"),
+            None => mobifs_skip::skip_part("no filefrag"),
+        }
+    }
+}
+
+/// There a cut could take content that was durable.
+#[test]
+fn nothing_moves_on_an_ext4_that_does_not_write_content_first() {
+    needs_mounts!();
+    let ways: [(&[&str], &str); 4] = [
+        (&["mkfs.ext4", "-q"], "loop,data=writeback"),
+        (&["mkfs.ext4", "-q"], "loop,data=journal"),
+        (&["mkfs.ext4", "-q", "-O", "^has_journal"], "loop"),
+        (
+            &["mkfs.ext4", "-q", "-E", "mount_opts=data=writeback"],
+            "loop",
+        ),
+    ];
+    for (make, options) in ways {
+        let mut fixture = Fixture::new();
+        if !put_store_mounted(&mut fixture, make, 512 << 20, options) {
+            return;
+        }
+        fixture.mount(&[]);
+        let databases = grow_by_turns(&fixture, 20);
+        assert_eq!(moved(&fixture), 0, "{make:?} {options}");
+        check_databases(&mut fixture, &databases);
+    }
+}
+
+/// What cannot move grows as it can: a disk with room for what is written and not for a second copy.
+#[test]
+fn nothing_moves_on_a_disk_that_is_almost_full() {
+    needs_mounts!();
+    let mut fixture = Fixture::new();
+    if !put_store_on(&mut fixture, &["mkfs.ext4", "-q", "-m", "0"]) {
+        return;
+    }
+    fixture.mount(&[]);
+    let databases = grow_by_turns(&fixture, 10);
+    let disk = fixture.store.parent().unwrap().to_owned();
+    let available = || {
+        let about = rustix::fs::statvfs(&disk).unwrap();
+        about.f_bavail * about.f_frsize
+    };
+    let filler = File::create(disk.join("filler")).unwrap();
+    let left = 1 << 20;
+    fallocate(&filler, FallocateFlags::empty(), 0, available() - left).unwrap();
+    let before = moved(&fixture);
+    let app = fixture.mountpoint.join("app");
+    let mut grown = databases;
+    for (name, content) in &mut grown {
+        let file = OpenOptions::new()
+            .write(true)
+            .open(app.join(&*name))
+            .unwrap();
+        let more = [77; 40 << 10];
+        file.write_all_at(&more, content.len() as u64).unwrap();
+        content.extend(more);
+        drop(file);
+        succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    }
+    assert_eq!(moved(&fixture), before);
+    check_databases(&mut fixture, &grown);
 }

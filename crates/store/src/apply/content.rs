@@ -251,6 +251,10 @@ fn allocate<L: Lower>(
     if size <= before {
         return Ok(());
     }
+    // What is behind the file is taken by the writes, where that is free; allocated ahead it would lie anywhere.
+    if before > 0 && overlay.lower().moves_content() {
+        return Ok(());
+    }
     for run in growing_runs(object, before) {
         // A forged journal may have pages and sizes that no file can have.
         let range = ByteRange::new(run.start, run.end.min(size).max(run.start));

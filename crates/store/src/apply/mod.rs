@@ -130,7 +130,7 @@ fn bring_to_place<L: Lower>(
     refused: &mut Refused,
 ) -> Result<(), StoreError> {
     let _tree = overlay.hold_names();
-    preallocation::plan::preallocate(overlay, applier, work, deleted);
+    preallocation::plan::preallocate(overlay, applier, work, deleted)?;
     let mut bindings = stage::stage_new_objects(overlay, applier, work, refused)?;
     content::apply_contents(overlay, applier, work, deleted, refused)?;
     if !refused.is_empty() {

@@ -19,6 +19,7 @@ use crate::overlay::pending::PendingObject;
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     written_bytes: AtomicU64,
+    moved_bytes: AtomicU64,
     externally_modified: AtomicU64,
 }
 
@@ -29,6 +30,16 @@ impl Counters {
 
     pub(crate) fn add_externally_modified(&self) {
         self.externally_modified.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Content that has moved to another place: it was written, too.
+    pub(crate) fn add_moved(&self, bytes: u64) {
+        self.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.add_written(bytes);
+    }
+
+    pub(crate) fn moved_bytes(&self) -> u64 {
+        self.moved_bytes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn written_bytes(&self) -> u64 {

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
-use mobifs_base::{Attributes, ByteRange, ObjectId, ObjectState, PAGE_BYTES_U64, Page, PageIndex};
+use mobifs_base::{
+    Attributes, ByteRange, ObjectId, ObjectState, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex,
+};
 
 use crate::apply::content;
 use crate::apply::preallocation::has_requested_room;
@@ -13,7 +15,7 @@ use crate::apply::work::Applier;
 use crate::commit::counters::CommitCounters;
 use crate::log::epoch::{BIND_RESERVE_BYTES, Epoch, RenameMark};
 use crate::log::record::Record;
-use crate::lower::Lower;
+use crate::lower::{Lower, LowerStat};
 use crate::overlay::Overlay;
 use crate::overlay::lookup;
 use crate::overlay::paths;
@@ -357,7 +359,8 @@ fn write_run<L: Lower>(
     let lower_bytes = stat.size;
     let content = ByteRange::new(start, run.end(lower_bytes));
     let is_long = run.range.len() >= RUN_PAGES_MIN * PAGE_BYTES_U64;
-    if is_long && content.end > lower_bytes {
+    let is_new_place = is_long && content.end > lower_bytes;
+    if is_new_place && !goes_on_behind(overlay, applier, content, &stat, handle) {
         // Only against fragmentation: without it the write itself allocates. Inside the file the
         // blocks mostly exist, and preallocating them makes ext4 commit its own journal with the
         // next sync.
@@ -390,6 +393,31 @@ fn write_run<L: Lower>(
     }
     applier.preallocations().record_written(&stat, content.end);
     Ok(content.len())
+}
+
+/// Whether a run that begins where its file ends goes on behind what the file has: where that is free, writes take it,
+/// and what is allocated ahead would lie anywhere. Found out by a page, which is cut off if it lies elsewhere.
+fn goes_on_behind<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    content: ByteRange,
+    stat: &LowerStat,
+    handle: &L::Handle,
+) -> bool {
+    let lower = overlay.lower();
+    let is_end = content.start == stat.size && stat.size > 0;
+    if !is_end || applier.preallocations().own_end(stat).is_some() || !lower.moves_content() {
+        return false;
+    }
+    let page = [0; PAGE_BYTES];
+    let length = content.len().min(PAGE_BYTES_U64) as usize;
+    let written = lower.write_at(handle, &page[..length], content.start);
+    let goes_on = written.and_then(|()| lower.is_scattered(handle).map(|is| !is));
+    // A larger file is none that the journal knows of: the write that follows finds the same error.
+    goes_on.unwrap_or(false) || {
+        let _ = lower.truncate(handle, content.start);
+        false
+    }
 }
 
 /// Records which new files only need their names from an apply.

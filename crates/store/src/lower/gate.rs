@@ -121,6 +121,20 @@ impl<L: Lower> Lower for Gate<L> {
     fn keeps_preallocation(&self) -> bool {
         self.lower.keeps_preallocation()
     }
+    fn moves_content(&self) -> bool {
+        self.lower.moves_content()
+    }
+    fn is_scattered(&self, file: &Self::Handle) -> io::Result<bool> {
+        self.change(|lower| lower.is_scattered(file))
+    }
+    fn move_content(
+        &self,
+        own_directory: &Self::Handle,
+        file: &Self::Handle,
+        room_bytes: u64,
+    ) -> io::Result<u64> {
+        self.change(|lower| lower.move_content(own_directory, file, room_bytes))
+    }
     fn allocated_after(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>> {
         self.lower.allocated_after(file, offset)
     }

@@ -191,6 +191,24 @@ pub trait Lower: Send + Sync {
     /// Where the last blocks of a file end that it has from this offset on; none if it has none
     /// there. `Unsupported` where the filesystem does not say.
     fn allocated_after(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>>;
+    /// Whether the filesystem moves content to other blocks ([`Lower::move_content`]), and lays what is written
+    /// at the end of a file behind its last block where that is free.
+    fn moves_content(&self) -> bool;
+    /// Whether the blocks of a file lie in more than one piece, all of which could be moved. What was written and
+    /// has no blocks yet gets them first, which does not make it durable.
+    fn is_scattered(&self, file: &Self::Handle) -> io::Result<bool>;
+    /// Moves all content of a file to one place in which there is room for so many bytes. Says how many bytes have
+    /// moved: 0 if there is no such place, or the file is one that stays. The room behind the content is free once
+    /// the file is synced.
+    ///
+    /// A cut at any instant finds the content as it was; what is not durable stays that. Size and times stay, and
+    /// so do descriptors and mappings. Only where [`Lower::moves_content`].
+    fn move_content(
+        &self,
+        own_directory: &Self::Handle,
+        file: &Self::Handle,
+        room_bytes: u64,
+    ) -> io::Result<u64>;
     /// Whether the file has blocks for all of this range, of its own, in which it is
     /// overwritten: writing there takes no room.
     fn is_in_place(

@@ -15,6 +15,7 @@ mod journal;
 mod magic;
 #[expect(unsafe_code, reason = "a system call that no crate wraps")]
 mod metadata;
+mod moved;
 mod namespace;
 mod overlay;
 mod probe;
@@ -31,7 +32,7 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use mobifs_base::{ByteRange, SpaceInfo, Xattr};
 use parking_lot::RwLock;
@@ -103,6 +104,7 @@ impl PosixLower {
             apart,
             modes: RwLock::new(()),
             removals: xfs::Removals::default(),
+            moves_content: OnceLock::new(),
         })
     }
 
@@ -248,6 +250,23 @@ impl Lower for PosixLower {
 
     fn allocated_after(&self, file: &PosixHandle, offset: u64) -> io::Result<Option<u64>> {
         self.last_block_after(file, offset)
+    }
+
+    fn moves_content(&self) -> bool {
+        *self.moves_content.get_or_init(|| moved::moves(&self.root))
+    }
+
+    fn is_scattered(&self, file: &PosixHandle) -> io::Result<bool> {
+        self.has_several_pieces(file)
+    }
+
+    fn move_content(
+        &self,
+        own_directory: &PosixHandle,
+        file: &PosixHandle,
+        room_bytes: u64,
+    ) -> io::Result<u64> {
+        self.move_to_one_place(&*own_directory.opened()?, file, room_bytes)
     }
 
     fn is_in_place(

@@ -66,6 +66,7 @@ impl Volume {
                 apply_written_bytes: pending.apply_written_bytes,
                 externally_modified: pending.externally_modified,
                 preallocated_unused_bytes: pending.preallocated_bytes,
+                moved_bytes: pending.moved_bytes,
                 ordered_fsyncs: shared.rollback_journals.ordered(),
                 not_applied,
                 history,

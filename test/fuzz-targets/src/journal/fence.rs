@@ -148,6 +148,20 @@ impl<L: Lower> Lower for Fence<L> {
     fn keeps_preallocation(&self) -> bool {
         self.pass(&[]).keeps_preallocation()
     }
+    fn moves_content(&self) -> bool {
+        self.pass(&[]).moves_content()
+    }
+    fn is_scattered(&self, file: &Self::Handle) -> io::Result<bool> {
+        self.pass(&[]).is_scattered(file)
+    }
+    fn move_content(
+        &self,
+        own_directory: &Self::Handle,
+        file: &Self::Handle,
+        room_bytes: u64,
+    ) -> io::Result<u64> {
+        self.pass(&[]).move_content(own_directory, file, room_bytes)
+    }
     fn allocated_after(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>> {
         self.pass(&[]).allocated_after(file, offset)
     }

@@ -1,4 +1,4 @@
-//! Which parts of a file have blocks.
+//! Which parts of a file have blocks, and are in memory.
 
 use std::io;
 
@@ -7,9 +7,20 @@ use rustix::io::Errno;
 
 use super::Filesystem;
 use super::effect::{Effect, InodeKey, SECTOR};
+use super::refusals::Action;
 
 /// What is allocated at a time.
 const BLOCK: u64 = 4096;
+
+/// Whether a page counts as being in memory: about two in three, always the same.
+pub(super) fn is_cached(inode: u64, offset: u64) -> bool {
+    !(inode * 7 + offset / 4096).is_multiple_of(3)
+}
+
+/// Whether a listing has the kind of an entry; some filesystems never report it.
+pub(super) fn tells_kind(inode: u64) -> bool {
+    !inode.is_multiple_of(4)
+}
 
 impl Filesystem {
     /// Allocates beyond the end; inside a file nothing shows whether a block was allocated.
@@ -23,6 +34,30 @@ impl Filesystem {
             self.record(Effect::Allocated { inode: key, end });
         }
         Ok(())
+    }
+
+    /// Whether the file lies in several pieces: about one in three does, always the same at the same size.
+    pub(super) fn is_scattered(&self, key: InodeKey) -> io::Result<bool> {
+        let inode = self.file(key)?;
+        let end = inode.size.max(inode.allocated_end);
+        let is_moved = end <= inode.moved_end;
+        let is_large = end > 32 * BLOCK;
+        Ok(is_large && !is_moved && (inode.number + end / BLOCK).is_multiple_of(3))
+    }
+
+    /// Moves a file. What was not durable is not durable afterwards, and nothing else changes.
+    pub(super) fn move_content(&mut self, key: InodeKey, room_bytes: u64) -> io::Result<u64> {
+        assert!(self.moves_content, "content does not survive a cut here");
+        self.check_call(Action::Write, key)?;
+        if !self.is_scattered(key)? {
+            return Ok(0);
+        }
+        let size = self.file(key)?.size;
+        if let Some(inode) = self.live.inode_mut(key) {
+            inode.moved_end = room_bytes;
+        }
+        self.moves += 1;
+        Ok(size.next_multiple_of(BLOCK))
     }
 
     /// Where the last blocks end, if any are after this offset.

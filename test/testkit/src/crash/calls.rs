@@ -12,6 +12,7 @@ use mobifs_store::lower::{
 };
 use rustix::io::Errno;
 
+use super::blocks::{is_cached, tells_kind};
 use super::effect::{Effect, EntryName, InodeKey, SECTOR, SECTOR_BYTES, Sector};
 use super::faults::{self, Call};
 use super::refusals::Action;
@@ -20,7 +21,6 @@ use super::{CrashHandle, CrashLower, Filesystem};
 
 /// Number of the simulated device.
 const DEVICE: u64 = 1;
-
 fn fails<T>(errno: Errno) -> io::Result<T> {
     Err(errno.into())
 }
@@ -441,16 +441,6 @@ fn check_name(name: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a page counts as being in memory: about two in three, always the same.
-fn is_cached(inode: u64, offset: u64) -> bool {
-    !(inode * 7 + offset / 4096).is_multiple_of(3)
-}
-
-/// Whether a listing has the kind of an entry; some filesystems never report it.
-fn tells_kind(inode: u64) -> bool {
-    !inode.is_multiple_of(4)
-}
-
 impl Lower for CrashLower {
     type Handle = CrashHandle;
 
@@ -621,6 +611,23 @@ impl Lower for CrashLower {
 
     fn keeps_preallocation(&self) -> bool {
         true
+    }
+
+    fn moves_content(&self) -> bool {
+        self.0.filesystem.lock().moves_content
+    }
+
+    fn is_scattered(&self, file: &CrashHandle) -> io::Result<bool> {
+        self.look(|filesystem| filesystem.is_scattered(file.key))
+    }
+
+    fn move_content(
+        &self,
+        _own_directory: &CrashHandle,
+        file: &CrashHandle,
+        room_bytes: u64,
+    ) -> io::Result<u64> {
+        self.mutate(Call::Grow, |all| all.move_content(file.key, room_bytes))
     }
 
     fn allocated_after(&self, file: &CrashHandle, offset: u64) -> io::Result<Option<u64>> {

@@ -22,6 +22,9 @@
 //! | `journal_write`, durable | these blocks, and the size if it grew; nothing older |
 //! | `journal_flush` | all content of the journal file |
 //!
+//! Moving content to other blocks makes nothing durable: each sector that was written before may still be missing
+//! afterwards.
+//!
 //! Inode numbers are reused as soon as the inode is gone and closed, as ext4 does.
 //! Times change with every write, so a store that sets them too early is found out.
 
@@ -143,6 +146,10 @@ struct Filesystem {
     gives_up: bool,
     /// Syncs have given up content: syncing alone does not make the live state durable.
     has_given_up: bool,
+    /// What `moves_content` answers.
+    moves_content: bool,
+    /// How often content was moved.
+    moves: u64,
     space: SpaceInfo,
     capabilities: Capabilities,
     refusals: Refusals,
@@ -214,6 +221,8 @@ impl CrashLower {
             writes_half: false,
             gives_up: false,
             has_given_up: false,
+            moves_content: true,
+            moves: 0,
             space: SpaceInfo {
                 block_bytes: 4096,
                 total_bytes: free,
@@ -268,6 +277,16 @@ impl CrashLower {
     /// Once `owner_lives` returns false, every call fails and does nothing.
     pub fn set_owner_lives(&self, owner_lives: OwnerLives) {
         self.0.filesystem.lock().owner_lives = Some(owner_lives);
+    }
+
+    /// What `moves_content` answers from now on.
+    pub fn set_moves_content(&self, moves: bool) {
+        self.0.filesystem.lock().moves_content = moves;
+    }
+
+    /// How often content has moved so far.
+    pub fn moves(&self) -> u64 {
+        self.0.filesystem.lock().moves
     }
 
     /// What `space` answers from now on.

@@ -32,6 +32,8 @@ pub(super) struct Inode {
     pub(super) entries: BTreeMap<EntryName, InodeKey>,
     /// Where blocks that were allocated beyond the end, end.
     pub(super) allocated_end: u64,
+    /// Up to here the file lies in one piece since it was moved; of the live state only.
+    pub(super) moved_end: u64,
     /// Entries that name it. Kept in the live state, counted anew in a crash image.
     pub(super) links: u32,
 }
@@ -58,6 +60,7 @@ impl Inode {
             xattrs: BTreeMap::new(),
             entries: BTreeMap::new(),
             allocated_end: 0,
+            moved_end: 0,
             links: 0,
         }
     }

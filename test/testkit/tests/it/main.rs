@@ -19,6 +19,7 @@ mod life_search;
 mod lookups_during_apply;
 mod memory_bounds;
 mod model_vs_directory;
+mod moved;
 mod not_applied;
 mod preallocation;
 mod regressions;

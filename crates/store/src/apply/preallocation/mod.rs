@@ -11,6 +11,7 @@
 pub(crate) mod adopt;
 mod find;
 pub(crate) mod give_back;
+mod go_on;
 pub(crate) mod list;
 pub(crate) mod list_file;
 pub(crate) mod plan;

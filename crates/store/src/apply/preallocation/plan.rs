@@ -8,11 +8,12 @@ use mobifs_base::{Attributes, ByteRange, FileKind, ObjectId, PageIndex, RangeSet
 use crate::StoreError;
 use crate::apply::content::growing_runs;
 use crate::apply::deleted::Deleted;
+use crate::apply::preallocation::go_on::{self, GoOn};
 use crate::apply::preallocation::list::{FILES_MAX, Listed, Phase, block_end};
 use crate::apply::preallocation::step::{
-    HOT_JOURNAL_MAGIC, Kind, SQLITE_MAGIC, end_of, step_bytes,
+    HOT_JOURNAL_MAGIC, Kind, SQLITE_MAGIC, end_of, reserved_end, step_bytes,
 };
-use crate::apply::preallocation::{METADATA_BYTES, Preallocations, find, list_file, short_bytes};
+use crate::apply::preallocation::{Preallocations, find, list_file};
 use crate::apply::stage;
 use crate::apply::work::{Applier, Work};
 use crate::lower::{Lower, LowerStat};
@@ -32,6 +33,8 @@ struct Step<H> {
 enum What {
     /// Blocks for what is written, and beyond the end.
     Allocate(ByteRange),
+    /// The file gets blocks where it ends.
+    GoOn(GoOn),
     /// A program requests room beyond the end: the store's own blocks make way.
     GiveBack { size: u64 },
 }
@@ -39,15 +42,18 @@ enum What {
 /// Decides what to preallocate, lists it, and allocates it, for the files of one app after the
 /// other: those that grow first, so that they go on behind what they have. Whatever fails is left
 /// to the writes, which allocate, too.
+///
+/// # Errors
+/// Content that has moved may not be durable.
 pub(crate) fn preallocate<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
     work: &Work,
     deleted: &Deleted,
-) {
+) -> Result<(), StoreError> {
     let preallocations = applier.preallocations();
     if !preallocations.is_ready() {
-        return;
+        return Ok(());
     }
     let mut planner = Planner::new(overlay, applier);
     let mut search = Search::default();
@@ -67,18 +73,24 @@ pub(crate) fn preallocate<L: Lower>(
     if let Err(error) = list_file::write(overlay, preallocations) {
         tracing::warn!(%error, "nothing is preallocated: the list of it cannot be written");
         withdraw(preallocations, &steps);
-        return;
+        return Ok(());
     }
-    for step in &steps {
+    let mut growing = Vec::new();
+    for step in steps {
         // Only against fragmentation, where it is no request.
         let done = match step.what {
             What::Allocate(range) => overlay.lower().preallocate(&step.handle, range),
             What::GiveBack { size } => overlay.lower().truncate(&step.handle, size),
+            What::GoOn(how) => {
+                growing.push((step.handle, how));
+                Ok(())
+            }
         };
         if let Err(error) = done {
             tracing::debug!(%error, inode = step.inode, "cannot preallocate");
         }
     }
+    go_on::go_on(overlay, applier, &growing)
 }
 
 /// Nothing new may be allocated of these.
@@ -136,21 +148,21 @@ struct Planner<'a, L: Lower> {
     preallocations: &'a Preallocations,
     /// Room that may still be preallocated.
     room_bytes: u64,
+    /// Files go on where they end ([`go_on`]).
+    goes_on: bool,
     steps: Vec<Step<L::Handle>>,
 }
 
 impl<'a, L: Lower> Planner<'a, L> {
     fn new(overlay: &'a Overlay<L>, applier: &'a Applier) -> Self {
-        let reserved_bytes = overlay.state().pending.reserved().bytes();
-        let room_bytes = overlay.lower().space().map_or(0, |space| {
-            let kept_bytes = reserved_bytes.saturating_add(short_bytes(&space));
-            let kept_bytes = kept_bytes.saturating_add(METADATA_BYTES);
-            space.available_bytes.saturating_sub(kept_bytes)
-        });
+        let space = overlay.lower().space();
+        let room_bytes = space.map_or(0, |space| go_on::free_bytes(overlay, &space));
         Self {
             overlay,
             preallocations: applier.preallocations(),
             room_bytes,
+            goes_on: applier.preallocations().policy.large_bytes > 0
+                && overlay.lower().moves_content(),
             steps: Vec::new(),
         }
     }
@@ -189,11 +201,11 @@ impl<'a, L: Lower> Planner<'a, L> {
         if let Growth::From(start) = growth
             && attributes.size > end
             && let Some(step) = self.step(id, object, attributes, Some(&handle))
-            && let Some(range) = range(start, attributes.size, step)
+            && let Some(range) = self.range(start, attributes.size, step, &stat)
             && (listed.is_some() || self.has_nothing_after_end(&handle, &stat)?)
             && self.list(id, listed.clone(), &stat, attributes, range.end)
         {
-            self.allocate(handle, &stat, range);
+            self.allocate(handle, &stat, object, range);
         } else if let Some(listed) = listed {
             self.list(id, Some(listed), &stat, attributes, end);
         }
@@ -216,19 +228,23 @@ impl<'a, L: Lower> Planner<'a, L> {
             return Ok(());
         };
         let step = self.step(id, object, attributes, None);
-        let Some(range) = step.and_then(|step| range(start, attributes.size, step)) else {
+        if step.is_none() {
             return Ok(());
-        };
+        }
         let handle = if object.bound.is_some() {
             lookup::require_handle(self.overlay, id)?
         } else {
             stage::stage_file(self.overlay, id)?
         };
         let stat = self.stat(&handle)?;
+        let range = step.and_then(|step| self.range(start, attributes.size, step, &stat));
+        let Some(range) = range else {
+            return Ok(());
+        };
         let listed = self.preallocations.files().of(&stat).cloned();
         let is_free = listed.is_some() || self.has_nothing_after_end(&handle, &stat)?;
         if is_free && self.list(id, listed, &stat, attributes, range.end) {
-            self.allocate(handle, &stat, range);
+            self.allocate(handle, &stat, object, range);
         }
         Ok(())
     }
@@ -337,11 +353,41 @@ impl<'a, L: Lower> Planner<'a, L> {
         true
     }
 
-    fn allocate(&mut self, handle: Arc<L::Handle>, stat: &LowerStat, range: ByteRange) {
+    /// What is allocated from here to the end of a step beyond this size, or of what the filesystem reserves.
+    fn range(&self, start: u64, size: u64, step_bytes: u64, stat: &LowerStat) -> Option<ByteRange> {
+        let end = end_of(size, step_bytes)?;
+        let end = if self.goes_on && stat.size > 0 && size <= go_on::MOVED_FILE_BYTES_MAX {
+            end.max(reserved_end(size))
+        } else {
+            end
+        };
+        (end <= i64::MAX.cast_unsigned() && start < end).then(|| ByteRange::new(start, end))
+    }
+
+    fn allocate(
+        &mut self,
+        handle: Arc<L::Handle>,
+        stat: &LowerStat,
+        object: &PendingObject,
+        range: ByteRange,
+    ) {
+        let what = if self.goes_on && stat.size > 0 {
+            let size = object.attributes.map_or(0, |attributes| attributes.size);
+            // Otherwise the apply first cuts off what the journal does not have.
+            let is_kept = !object.created && !object.zeroed.iter().any(|it| it.end == u64::MAX);
+            What::GoOn(GoOn {
+                size,
+                range,
+                extends: is_kept,
+            })
+        } else {
+            What::Allocate(range)
+        };
+        let inode = stat.inode;
         self.steps.push(Step {
             handle,
-            inode: stat.inode,
-            what: What::Allocate(range),
+            inode,
+            what,
         });
     }
 
@@ -416,12 +462,6 @@ impl Growth {
             _ => Self::WithHoles,
         }
     }
-}
-
-/// What to allocate from here to the end of a step beyond this size.
-fn range(start: u64, size: u64, step_bytes: u64) -> Option<ByteRange> {
-    let end = end_of(size, step_bytes)?;
-    (end <= i64::MAX.cast_unsigned() && start < end).then(|| ByteRange::new(start, end))
 }
 
 /// Whether a program requests room beyond the end.

@@ -63,6 +63,19 @@ pub(super) fn end_of(size: u64, step_bytes: u64) -> Option<u64> {
         .checked_next_multiple_of(step_bytes)
 }
 
+/// Where what ext4 reserves for a file ends when it writes a block that ends here: small files get a power of two,
+/// larger ones a part of 2, 4 or 8 MiB (`ext4_mb_normalize_request`).
+pub(super) fn reserved_end(end: u64) -> u64 {
+    const KIB: u64 = 1 << 10;
+    let unit = match end {
+        0..=0x10_0000 => return end.next_power_of_two().max(16 * KIB),
+        0x10_0001..=0x40_0000 => 2048 * KIB,
+        0x40_0001..=0x80_0000 => 4096 * KIB,
+        _ => 8192 * KIB,
+    };
+    end.checked_next_multiple_of(unit).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +126,19 @@ mod tests {
         for kind in [Kind::Database, Kind::Log, Kind::Other] {
             assert_eq!(step_bytes(&off, kind, false, 1 << 30), None);
         }
+    }
+
+    #[test]
+    fn what_is_reserved_doubles_and_then_grows_by_parts() {
+        let reserved = |kib: u64| reserved_end(kib << 10) >> 10;
+        for (end, expected) in [(4, 16), (16, 16), (20, 32), (256, 256), (260, 512)] {
+            assert_eq!(reserved(end), expected, "{end} KiB");
+        }
+        for (end, expected) in [(1024, 1024), (1028, 2048), (4096, 4096), (4100, 8192)] {
+            assert_eq!(reserved(end), expected, "{end} KiB");
+        }
+        assert_eq!(reserved((8 << 10) + 4), 16 << 10);
+        assert_eq!(reserved_end(u64::MAX), u64::MAX);
     }
 
     #[test]

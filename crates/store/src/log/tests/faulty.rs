@@ -125,6 +125,14 @@ impl Lower for Faulty {
         self.lower.keeps_preallocation()
     }
 
+    fn moves_content(&self) -> bool {
+        self.lower.moves_content()
+    }
+    fn move_content(&self, own: &Handle, file: &Handle, room_bytes: u64) -> io::Result<u64> {
+        self.change()?;
+        self.lower.move_content(own, file, room_bytes)
+    }
+
     pass_on! {
         root() -> Handle;
         open(directory: &Handle, name: &[u8], write: bool) -> Handle;
@@ -134,6 +142,7 @@ impl Lower for Faulty {
         read_link(directory: &Handle, name: &[u8]) -> Vec<u8>;
         read_at(file: &Handle, out: &mut [u8], offset: u64) -> usize;
         read_cached(file: &Handle, out: &mut [u8], offset: u64) -> usize;
+        is_scattered(file: &Handle) -> bool;
         allocated_after(file: &Handle, offset: u64) -> Option<u64>;
         is_in_place(file: &Handle, range: ByteRange, counted: Blocks) -> bool;
         seek_data(file: &Handle, offset: u64) -> Option<u64>;

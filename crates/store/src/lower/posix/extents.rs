@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::io;
+use std::os::fd::BorrowedFd;
 
 use mobifs_base::ByteRange;
 use rustix::fs;
@@ -170,6 +171,38 @@ impl PosixLower {
             at = reached;
         }
         Ok(end)
+    }
+}
+
+/// In how many pieces the blocks of a file lie, those beyond its end included; none where it has holes, blocks that
+/// are not plain ones, or the filesystem does not say.
+pub(super) fn pieces(fd: BorrowedFd<'_>) -> io::Result<Option<usize>> {
+    let mut map = Map::new(FLAG_SYNC);
+    // The end of the piece before, in the file and on the disk.
+    let mut end: Option<(u64, u64)> = None;
+    let (mut at, mut count) = (0, 0);
+    loop {
+        (map.start, map.length) = (at, i64::MAX.cast_unsigned() - at);
+        // SAFETY: `FillMap` describes this request.
+        match retry_on_intr(|| unsafe { ioctl(fd, FillMap(&mut map)) }) {
+            Err(Errno::NOTTY | Errno::NOTSUP | Errno::NOSYS | Errno::INVAL) => return Ok(None),
+            other => other?,
+        }
+        let mapped = map.extents.iter().take(map.mapped_extents as usize);
+        let mut is_last = true;
+        for extent in mapped {
+            let (logical, physical) = end.unwrap_or((0, u64::MAX));
+            if extent.logical != logical || extent.flags & EXTENT_NOT_PLAIN != 0 {
+                return Ok(None);
+            }
+            count += usize::from(extent.physical != physical);
+            at = extent.logical.saturating_add(extent.length);
+            end = Some((at, extent.physical.saturating_add(extent.length)));
+            is_last = extent.flags & EXTENT_LAST != 0;
+        }
+        if is_last {
+            return Ok(Some(count));
+        }
     }
 }
 

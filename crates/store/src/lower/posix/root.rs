@@ -1,7 +1,7 @@
 //! What is open of the lower filesystem as long as the store is.
 
 use std::fs::File;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use rustix::fs::IFlags;
@@ -29,4 +29,6 @@ pub struct PosixLower {
     pub(super) modes: RwLock<()>,
     /// What XFS may have to free.
     pub(super) removals: Removals,
+    /// Whether the filesystem moves content; asked once.
+    pub(super) moves_content: OnceLock<bool>,
 }

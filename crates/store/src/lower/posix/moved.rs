@@ -1,0 +1,91 @@
+//! Content that moves to one place (ext4).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use mobifs_base::ByteRange;
+use mobifs_host::{is_ext4_ordered, move_extents};
+use rustix::fs::{
+    self, Advice, AtFlags, FallocateFlags, IFlags, Mode, OFlags, StatxAttributes, StatxFlags,
+};
+use rustix::io::{Errno, retry_on_intr};
+
+use super::extents::pieces;
+use super::handle::{Access, PosixHandle};
+use super::magic;
+use super::root::PosixLower;
+
+/// Larger blocks than the pages of the store have no boundaries where it writes.
+const BLOCK_BYTES_MAX: u64 = 4096;
+/// `FS_EXTENT_FL`: what has no list of extents does not move.
+const HAS_EXTENTS: IFlags = IFlags::from_bits_retain(0x8_0000);
+/// Encrypted, verity, inline data, DAX; and content that is journalled, which the kernel does not move, either.
+const STAYS: IFlags =
+    IFlags::from_bits_retain(0x800 | 0x10_0000 | 0x1000_0000 | 0x200_0000 | 0x4000);
+
+/// Whether the filesystem moves content so that it survives a cut at any instant: ext4 with a journal of its own,
+/// which writes content first.
+pub(super) fn moves(root: impl AsFd) -> bool {
+    let is_ext = |about: fs::StatFs| {
+        let block_bytes = u64::try_from(about.f_bsize).unwrap_or(u64::MAX);
+        magic::magic(about.f_type) == magic::EXT_MAGIC && block_bytes <= BLOCK_BYTES_MAX
+    };
+    fs::fstatfs(&root).is_ok_and(is_ext) && is_ext4_ordered(root.as_fd())
+}
+
+/// Whether this file is one that moves, whatever the filesystem does in general.
+fn may_move(file: BorrowedFd<'_>) -> io::Result<bool> {
+    let flags = fs::ioctl_getflags(file)?;
+    if flags.intersects(STAYS | IFlags::IMMUTABLE | IFlags::APPEND) || !flags.contains(HAS_EXTENTS)
+    {
+        return Ok(false);
+    }
+    let about = fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::TYPE)?;
+    Ok(!about.stx_attributes.contains(StatxAttributes::DAX))
+}
+
+impl PosixLower {
+    pub(super) fn has_several_pieces(&self, file: &PosixHandle) -> io::Result<bool> {
+        let count = pieces(self.usable(file, Access::Read)?)?;
+        Ok(count.is_some_and(|count| count > 1))
+    }
+
+    /// The donor has no name: it goes with its descriptor, and after a cut or a kill with the next mount.
+    pub(super) fn move_to_one_place(
+        &self,
+        own_directory: &PosixHandle,
+        file: &PosixHandle,
+        room_bytes: u64,
+    ) -> io::Result<u64> {
+        let fd = self.usable(file, Access::ReadWrite)?;
+        if !self.has_several_pieces(file)? || !may_move(fd)? {
+            return Ok(0);
+        }
+        let block_bytes = u64::try_from(fs::fstatfs(fd)?.f_bsize).unwrap_or(BLOCK_BYTES_MAX);
+        let size = fs::fstat(fd)?.st_size.cast_unsigned();
+        let content_bytes = size.next_multiple_of(block_bytes);
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let donor = fs::openat(own_directory.fd(), ".", flags, Mode::RUSR | Mode::WUSR)?;
+        let room_bytes = room_bytes.max(content_bytes);
+        let room = ByteRange::new(0, room_bytes);
+        retry_on_intr(|| fs::fallocate(&donor, FallocateFlags::KEEP_SIZE, 0, room.len()))?;
+        if pieces(donor.as_fd())? != Some(1) {
+            return Ok(0);
+        }
+        // The rest is freed, and is where the file grows. The kernel moves nothing beyond an end.
+        fs::ftruncate(&donor, content_bytes)?;
+        // A large folio of the page cache spans several pieces. Having moved one it is dirty, and for each further
+        // one the kernel would commit the journal first. An error changes nothing.
+        let _advised = fs::fadvise(fd, 0, None, Advice::DontNeed);
+        let (mut done, blocks) = (0, content_bytes / block_bytes);
+        while done < blocks {
+            match move_extents(fd, donor.as_fd(), done, done, blocks - done) {
+                Ok(0) => return Err(Errno::BUSY.into()),
+                Ok(moved) => done += moved,
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(content_bytes)
+    }
+}
