@@ -22,8 +22,20 @@ struct MoveExtent {
 
 const MOVE_EXT: rustix::ioctl::Opcode = opcode::read_write::<MoveExtent>(b'f', 15);
 
+/// Blocks did not move, or not all of them.
+#[derive(Clone, Copy, Debug)]
+pub struct PartlyMoved {
+    /// Those that have.
+    pub moved_blocks: u64,
+    /// Why the next did not.
+    pub errno: Errno,
+}
+
 /// Exchanges blocks of an ext4 file with those of a donor, whose content is then that of the file
 /// (`EXT4_IOC_MOVE_EXT`). Numbers are in blocks. Says how many have moved.
+///
+/// The donor has the blocks of before, as ones that were never written: the content is in them, and nothing reads it
+/// there. When they are exchanged again, what memory has of the file's content is written to them.
 ///
 /// The kernel holds both files meanwhile, and copies through the page cache: a write of another program comes
 /// before or after, and mappings stay valid. With data=ordered it writes the content to its new place before it
@@ -31,14 +43,14 @@ const MOVE_EXT: rustix::ioctl::Opcode = opcode::read_write::<MoveExtent>(b'f', 1
 /// ones. Times stay.
 ///
 /// # Errors
-/// Of the ioctl; what had moved before stays so.
+/// Of the ioctl, with how many had moved before: they stay moved.
 pub fn move_extents(
     file: BorrowedFd<'_>,
     donor: BorrowedFd<'_>,
     from_block: u64,
     donor_block: u64,
     blocks: u64,
-) -> Result<u64, Errno> {
+) -> Result<u64, PartlyMoved> {
     let mut request = MoveExtent {
         reserved: 0,
         donor: donor.as_raw_fd().cast_unsigned(),
@@ -50,8 +62,14 @@ pub fn move_extents(
     // SAFETY: the request's number is computed from the structure that the kernel reads and
     // writes, and any bytes are such a structure.
     let moved = unsafe { ioctl(file, Updater::<{ MOVE_EXT }, MoveExtent>::new(&mut request)) };
-    // After a failure the numbers are not copied out.
-    moved.map(|()| request.moved_blocks)
+    let moved_blocks = request.moved_blocks.min(blocks);
+    match moved {
+        Ok(()) => Ok(moved_blocks),
+        Err(errno) => Err(PartlyMoved {
+            moved_blocks,
+            errno,
+        }),
+    }
 }
 
 /// Whether the ext4 that this file is on writes content before it commits the metadata that refers to it

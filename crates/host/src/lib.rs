@@ -19,7 +19,7 @@ mod shell;
 
 pub use daemon_processes::{DaemonProcess, daemon_here, daemon_processes};
 pub use descent::Descent;
-pub use ext4::{is_ext4_ordered, move_extents};
+pub use ext4::{PartlyMoved, is_ext4_ordered, move_extents};
 pub use group::{GroupError, group_id};
 pub use killed::is_being_killed;
 pub use line_server::{Client, LineHandler, LineServer, connect_at_once, displaced, exchange_line};

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use mobifs_device_server::RemapPair;
-use mobifs_host::move_extents;
+use mobifs_host::{PartlyMoved, move_extents};
 use rustix::fs::{
     Advice, CWD, IFlags, Mode, OFlags, fadvise, fstat, ioctl_getflags, openat, syncfs,
 };
@@ -312,8 +312,11 @@ impl<'a> Ext4<'a> {
             match move_extents(file.as_fd(), self.pool.file(), from, to, blocks) {
                 Ok(0) => return Err(Errno::BUSY),
                 Ok(moved) => done += moved * block,
-                Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(errno) => return Err(errno),
+                Err(PartlyMoved {
+                    moved_blocks,
+                    errno: Errno::INTR | Errno::AGAIN,
+                }) => done += moved_blocks * block,
+                Err(partly) => return Err(partly.errno),
             }
         }
         Ok(())
@@ -338,7 +341,10 @@ pub(crate) fn check(place: &Place) -> Result<(), DefragError> {
         Err(errno) => return Err(DefragError::at(directory, errno)),
     };
     match move_extents(file.as_fd(), donor.as_fd(), 0, 0, 1) {
-        Err(Errno::OPNOTSUPP | Errno::NOTTY) => {
+        Err(PartlyMoved {
+            errno: Errno::OPNOTSUPP | Errno::NOTTY,
+            ..
+        }) => {
             let flags = ioctl_getflags(&file).unwrap_or(IFlags::empty());
             Err(refused(if flags.contains(ENCRYPTED) {
                 "and encrypted there, so that it moves nothing; what is outside of that directory can be moved"

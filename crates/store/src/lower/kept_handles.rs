@@ -164,8 +164,11 @@ impl<L: Lower> Lower for KeptHandles<L> {
         own_directory: &Self::Handle,
         file: &Self::Handle,
         room_bytes: u64,
-    ) -> io::Result<u64> {
+    ) -> io::Result<Option<Self::Handle>> {
         self.call(|lower| lower.move_content(own_directory, file, room_bytes))
+    }
+    fn move_back(&self, file: &Self::Handle, donor: &Self::Handle) -> io::Result<()> {
+        self.call(|lower| lower.move_back(file, donor))
     }
     fn allocated_after(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>> {
         self.call(|lower| lower.allocated_after(file, offset))

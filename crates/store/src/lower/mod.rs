@@ -197,18 +197,24 @@ pub trait Lower: Send + Sync {
     /// Whether the blocks of a file lie in more than one piece, all of which could be moved. What was written and
     /// has no blocks yet gets them first, which does not make it durable.
     fn is_scattered(&self, file: &Self::Handle) -> io::Result<bool>;
-    /// Moves all content of a file to one place in which there is room for so many bytes. Says how many bytes have
-    /// moved: 0 if there is no such place, or the file is one that stays. The room behind the content is free once
-    /// the file is synced.
+    /// Moves all content of a file to one place in which there is room for so many bytes. None if there is no such
+    /// place, or the file is one that stays. The room behind the content is free once the file is synced.
     ///
     /// A cut at any instant finds the content as it was; what is not durable stays that. Size and times stay, and
     /// so do descriptors and mappings. Only where [`Lower::moves_content`].
+    ///
+    /// Returns the donor, a file without a name whose size is how much has moved. It has the blocks of before, which
+    /// are given to others after it is closed: it stays open until the file is synced. A sync that fails may
+    /// leave content that was durable only in memory, and memory may drop it.
     fn move_content(
         &self,
         own_directory: &Self::Handle,
         file: &Self::Handle,
         room_bytes: u64,
-    ) -> io::Result<u64>;
+    ) -> io::Result<Option<Self::Handle>>;
+    /// Gives a file that has moved the blocks of before, and has all content that memory has of them written there
+    /// by the next sync.
+    fn move_back(&self, file: &Self::Handle, donor: &Self::Handle) -> io::Result<()>;
     /// Whether the file has blocks for all of this range, of its own, in which it is
     /// overwritten: writing there takes no room.
     fn is_in_place(

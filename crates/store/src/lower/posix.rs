@@ -265,8 +265,12 @@ impl Lower for PosixLower {
         own_directory: &PosixHandle,
         file: &PosixHandle,
         room_bytes: u64,
-    ) -> io::Result<u64> {
+    ) -> io::Result<Option<PosixHandle>> {
         self.move_to_one_place(&*own_directory.opened()?, file, room_bytes)
+    }
+
+    fn move_back(&self, file: &PosixHandle, donor: &PosixHandle) -> io::Result<()> {
+        self.return_blocks(file, donor)
     }
 
     fn is_in_place(

@@ -159,8 +159,11 @@ impl<L: Lower> Lower for Fence<L> {
         own_directory: &Self::Handle,
         file: &Self::Handle,
         room_bytes: u64,
-    ) -> io::Result<u64> {
+    ) -> io::Result<Option<Self::Handle>> {
         self.pass(&[]).move_content(own_directory, file, room_bytes)
+    }
+    fn move_back(&self, file: &Self::Handle, donor: &Self::Handle) -> io::Result<()> {
+        self.pass(&[]).move_back(file, donor)
     }
     fn allocated_after(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>> {
         self.pass(&[]).allocated_after(file, offset)

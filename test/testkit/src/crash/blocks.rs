@@ -7,10 +7,10 @@ use rustix::io::Errno;
 
 use super::Filesystem;
 use super::effect::{Effect, InodeKey, SECTOR};
-use super::refusals::Action;
+use super::faults::Call;
 
 /// What is allocated at a time.
-const BLOCK: u64 = 4096;
+pub(super) const BLOCK: u64 = 4096;
 
 /// Whether a page counts as being in memory: about two in three, always the same.
 pub(super) fn is_cached(inode: u64, offset: u64) -> bool {
@@ -36,28 +36,19 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Whether the file lies in several pieces: about one in three does, always the same at the same size.
-    pub(super) fn is_scattered(&self, key: InodeKey) -> io::Result<bool> {
-        let inode = self.file(key)?;
-        let end = inode.size.max(inode.allocated_end);
-        let is_moved = end <= inode.moved_end;
-        let is_large = end > 32 * BLOCK;
-        Ok(is_large && !is_moved && (inode.number + end / BLOCK).is_multiple_of(3))
-    }
-
-    /// Moves a file. What was not durable is not durable afterwards, and nothing else changes.
-    pub(super) fn move_content(&mut self, key: InodeKey, room_bytes: u64) -> io::Result<u64> {
-        assert!(self.moves_content, "content does not survive a cut here");
-        self.check_call(Action::Write, key)?;
-        if !self.is_scattered(key)? {
-            return Ok(0);
+    /// Whether a write needs blocks that the file does not have.
+    pub(super) fn write_kind(&self, inode: InodeKey, content: &[u8], offset: u64) -> Call {
+        let end = (offset + content.len() as u64).div_ceil(SECTOR);
+        let first = offset / SECTOR;
+        let has_all = self.file(inode).is_ok_and(|file| {
+            let there = file.sectors.range(first..end.max(first)).count() as u64;
+            there == end - first
+        });
+        if has_all {
+            Call::Overwrite
+        } else {
+            Call::Extend
         }
-        let size = self.file(key)?.size;
-        if let Some(inode) = self.live.inode_mut(key) {
-            inode.moved_end = room_bytes;
-        }
-        self.moves += 1;
-        Ok(size.next_multiple_of(BLOCK))
     }
 
     /// Where the last blocks end, if any are after this offset.

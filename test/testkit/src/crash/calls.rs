@@ -111,7 +111,7 @@ impl Filesystem {
     }
 
     /// Checks that there is a descriptor for one more handle, or for the length of a call.
-    fn check_descriptors(&self) -> io::Result<()> {
+    pub(super) fn check_descriptors(&self) -> io::Result<()> {
         let open = Arc::strong_count(&self.handles) - 1;
         if open < self.handles_max {
             Ok(())
@@ -203,13 +203,7 @@ impl Filesystem {
             Create::CharDevice(rdev) => (FileKind::CharDevice, rdev),
             Create::BlockDevice(rdev) => (FileKind::BlockDevice, rdev),
         };
-        self.release_numbers();
-        let (number, predecessor) = self.free_numbers.pop_first().unwrap_or_else(|| {
-            self.next_number += 1;
-            (self.next_number - 1, None)
-        });
-        let key = self.next_key;
-        self.next_key += 1;
+        let (key, number, predecessor) = self.new_inode();
         let mut inode = Inode {
             rdev,
             predecessor,
@@ -322,21 +316,6 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Whether a write needs blocks that the file does not have.
-    fn write_kind(&self, inode: InodeKey, content: &[u8], offset: u64) -> Call {
-        let end = (offset + content.len() as u64).div_ceil(SECTOR);
-        let first = offset / SECTOR;
-        let has_all = self.file(inode).is_ok_and(|file| {
-            let there = file.sectors.range(first..end.max(first)).count() as u64;
-            there == end - first
-        });
-        if has_all {
-            Call::Overwrite
-        } else {
-            Call::Extend
-        }
-    }
-
     fn write(&mut self, inode: InodeKey, content: &[u8], offset: u64) -> io::Result<()> {
         let half = if self.writes_half {
             content.len() / 2
@@ -364,12 +343,17 @@ impl Filesystem {
         Ok(())
     }
 
-    fn sector(&self, inode: InodeKey, index: u64) -> io::Result<[u8; SECTOR_BYTES]> {
+    pub(super) fn sector(&self, inode: InodeKey, index: u64) -> io::Result<[u8; SECTOR_BYTES]> {
         let found: Option<&Sector> = self.file(inode)?.sectors.get(&index);
         Ok(found.map_or([0; SECTOR_BYTES], |sector| **sector))
     }
 
-    fn record_sector(&mut self, inode: InodeKey, index: u64, sector: [u8; SECTOR_BYTES]) {
+    pub(super) fn record_sector(
+        &mut self,
+        inode: InodeKey,
+        index: u64,
+        sector: [u8; SECTOR_BYTES],
+    ) {
         // Zeros are kept as holes, or an empty journal would fill the memory.
         let content = sector
             .iter()
@@ -626,8 +610,15 @@ impl Lower for CrashLower {
         _own_directory: &CrashHandle,
         file: &CrashHandle,
         room_bytes: u64,
-    ) -> io::Result<u64> {
-        self.mutate(Call::Grow, |all| all.move_content(file.key, room_bytes))
+    ) -> io::Result<Option<CrashHandle>> {
+        self.mutate(Call::Grow, |all| {
+            let donor = all.move_content(file.key, room_bytes)?;
+            donor.map(|donor| all.open(donor)).transpose()
+        })
+    }
+
+    fn move_back(&self, file: &CrashHandle, donor: &CrashHandle) -> io::Result<()> {
+        self.mutate(Call::Change, |all| all.move_back(file.key, donor.key))
     }
 
     fn allocated_after(&self, file: &CrashHandle, offset: u64) -> io::Result<Option<u64>> {

@@ -122,6 +122,12 @@ impl Faults {
         fails.then_some((fault.errno, fault.harm))
     }
 
+    /// Whether the planned fault is one of a device that does not write content, and all else goes on.
+    pub(super) fn fails_only_syncs(&self) -> bool {
+        let planned = self.planned.as_ref();
+        planned.is_some_and(|fault| fault.calls == Calls::Syncs)
+    }
+
     /// Whether a planned fault has taken all room.
     pub(super) fn is_full(&self) -> bool {
         let full = |fault: &Fault| {

@@ -82,6 +82,7 @@ impl CrashLower {
             found.free_numbers.clone_from(&filesystem.free_numbers);
             found.unlinked.clone_from(&filesystem.unlinked);
             found.has_given_up = filesystem.has_given_up;
+            found.moving.clone_from(&filesystem.moving);
             found.space = filesystem.space;
             found.capabilities = filesystem.capabilities;
             found.refusals = filesystem.refusals;
@@ -156,9 +157,11 @@ impl Filesystem {
 
     /// Makes the effects that `chosen` names durable, with all that they imply.
     pub(super) fn make_durable(&mut self, chosen: impl Fn(&Effect) -> bool) {
+        self.forget_lost();
         if self.gives_up {
             return self.give_up(chosen);
         }
+        self.conclude_moves(&chosen);
         let mut land: Vec<bool> = self.pending.iter().map(chosen).collect();
         self.close(&mut land);
         // In the durable state a cycle could not be undone any more.
@@ -178,9 +181,11 @@ impl Filesystem {
 
     /// Makes everything durable.
     pub(super) fn make_all_durable(&mut self) {
+        self.forget_lost();
         if self.gives_up {
             return self.give_up(|_| true);
         }
+        self.conclude_moves(|_| true);
         self.release_numbers();
         let pending = std::mem::take(&mut self.pending);
         if self.has_given_up {
@@ -207,6 +212,19 @@ impl Filesystem {
         self.pending
             .retain(|effect| !(is_content(effect) && chosen(effect)));
         self.has_given_up |= self.pending.len() < before;
+        self.lose_moved(chosen);
+    }
+
+    /// Key and number of a new inode, and the inode that had the number before.
+    pub(super) fn new_inode(&mut self) -> (InodeKey, u64, Option<InodeKey>) {
+        self.release_numbers();
+        let (number, predecessor) = self.free_numbers.pop_first().unwrap_or_else(|| {
+            self.next_number += 1;
+            (self.next_number - 1, None)
+        });
+        let key = self.next_key;
+        self.next_key += 1;
+        (key, number, predecessor)
     }
 
     /// Gives the numbers of inodes that are unlinked and closed free.

@@ -23,7 +23,7 @@
 //! | `journal_flush` | all content of the journal file |
 //!
 //! Moving content to other blocks makes nothing durable: each sector that was written before may still be missing
-//! afterwards.
+//! afterwards (in `moved.rs`).
 //!
 //! Inode numbers are reused as soon as the inode is gone and closed, as ext4 does.
 //! Times change with every write, so a store that sets them too early is found out.
@@ -33,6 +33,7 @@ mod calls;
 mod effect;
 mod faults;
 mod image;
+mod moved;
 mod refusals;
 pub mod search;
 mod state;
@@ -150,6 +151,8 @@ struct Filesystem {
     moves_content: bool,
     /// How often content was moved.
     moves: u64,
+    /// Files that have moved and were not synced since.
+    moving: BTreeMap<InodeKey, moved::Moving>,
     space: SpaceInfo,
     capabilities: Capabilities,
     refusals: Refusals,
@@ -223,6 +226,7 @@ impl CrashLower {
             has_given_up: false,
             moves_content: true,
             moves: 0,
+            moving: BTreeMap::new(),
             space: SpaceInfo {
                 block_bytes: 4096,
                 total_bytes: free,

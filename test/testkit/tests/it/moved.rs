@@ -12,7 +12,7 @@ use mobifs_store::lower::Lower as _;
 use mobifs_store::{
     Gate, JournalOptions, JournalStore, Preallocation, Store as _, StoreError, Transaction,
 };
-use mobifs_testkit::crash::{CrashLower, Fate};
+use mobifs_testkit::crash::{Calls, CrashLower, Fate, Fault, Harm};
 use mobifs_testkit::entries::{plain_file, root_entry};
 
 type TestStore = JournalStore<Gate<CrashLower>>;
@@ -248,6 +248,93 @@ fn no_call_that_fails_while_files_move_loses_content() {
             store.close().unwrap();
             drop(store);
             NAMES.iter().for_each(|name| check(&lower, name, 74));
+        }
+    }
+}
+
+/// A disk that fails to write so often, from so many calls after the first move of an apply on. Returns what the apply
+/// failed with.
+fn apply_on_failing_disk(count: u64, skipped: u64, harm: Harm) -> Option<String> {
+    let (lower, store) = about_to_outgrow();
+    let hooked = lower.clone();
+    let (mut syncs, mut moves) = (0, lower.moves());
+    lower.set_hook(Box::new(move |_, lower| {
+        // The call after a move is no sync yet.
+        if lower.moves() > moves && syncs == 0 {
+            syncs = 1;
+            moves = lower.moves();
+            lower.set_fault(Some(Fault {
+                first: lower.calls() + skipped,
+                count,
+                calls: Calls::Syncs,
+                errno: 5,
+                harm,
+            }));
+        }
+    }));
+    let result = store.apply();
+    assert!(hooked.moves() > 0);
+    lower.clear_hook();
+    lower.set_fault(None);
+    let moves = lower.moves();
+    store.apply().unwrap();
+    if lower.failed_calls() > 0 && result.is_ok() {
+        // What is in the journal no more has to be in its place.
+        check_image(&lower, 74);
+    }
+    grow_more(&store);
+    if skipped == 0 {
+        assert_eq!(lower.moves(), moves, "moves after a failure");
+    }
+    store.close().unwrap();
+    drop(store);
+    NAMES.iter().for_each(|name| check(&lower, name, 340));
+    check_image(&lower, 340);
+    result.err().map(|error| error.to_string())
+}
+
+/// The files outgrow more of what they have.
+fn grow_more(store: &TestStore) {
+    for from in (74..340).step_by(14) {
+        for (id, name) in ids(store) {
+            grow(store, id, name, (from, (from + 14).min(340))).unwrap();
+        }
+        store.apply().unwrap();
+    }
+}
+
+/// What a power cut leaves now.
+fn check_image(lower: &CrashLower, pages: u64) {
+    let image = lower.crash_image(&mut |_| Fate::Vanish);
+    let store = open(&image);
+    store.close().unwrap();
+    drop(store);
+    NAMES.iter().for_each(|name| check(&image, name, pages));
+}
+
+/// The content that moved was durable before, and the journal does not have it. Pages are clean after a sync that
+/// failed, so that a second sync succeeds and writes nothing.
+#[test]
+fn content_whose_new_place_cannot_be_written_goes_back_to_the_old_one() {
+    for harm in [Harm::Lost, Harm::Nothing, Harm::Everything] {
+        for skipped in 0..6 {
+            let failed = apply_on_failing_disk(1, skipped, harm);
+            if skipped == 0 {
+                assert_eq!(failed, None, "{harm:?}");
+            }
+        }
+    }
+}
+
+/// Then the file has the blocks of before, with what was in them, and the journal has the rest.
+#[test]
+fn an_apply_fails_that_can_write_content_neither_in_its_new_place_nor_in_the_old_one() {
+    for harm in [Harm::Lost, Harm::Nothing] {
+        for count in [2, 3, u64::MAX] {
+            let failed = apply_on_failing_disk(count, 0, harm).unwrap();
+            let says =
+                |name: &&str| failed.contains(&format!("making {name} durable, which has moved"));
+            assert!(NAMES.iter().any(says), "{harm:?} {count}: {failed}");
         }
     }
 }

@@ -42,6 +42,8 @@ pub(crate) struct Preallocations {
     uuid: [u8; 16],
     /// The list can be written: its file is there, and this filesystem keeps such blocks.
     is_ready: AtomicBool,
+    /// The device did not take content in a new place: nothing moves any more in this mount.
+    moves_nothing: AtomicBool,
     files: RankedMutex<Files>,
 }
 
@@ -77,6 +79,7 @@ impl Preallocations {
             policy,
             uuid,
             is_ready: AtomicBool::new(found.is_usable),
+            moves_nothing: AtomicBool::new(false),
             files: RankedMutex::new(order, Rank::Preallocations, files),
         }
     }
@@ -91,6 +94,14 @@ impl Preallocations {
 
     fn is_ready(&self) -> bool {
         self.is_ready.load(Ordering::Relaxed)
+    }
+
+    fn moves_nothing(&self) -> bool {
+        self.moves_nothing.load(Ordering::Relaxed)
+    }
+
+    fn set_moves_nothing(&self) {
+        self.moves_nothing.store(true, Ordering::Relaxed);
     }
 
     fn set_ready(&self, is_ready: bool) {

@@ -205,7 +205,7 @@ impl<'a, L: Lower> Planner<'a, L> {
             && (listed.is_some() || self.has_nothing_after_end(&handle, &stat)?)
             && self.list(id, listed.clone(), &stat, attributes, range.end)
         {
-            self.allocate(handle, &stat, object, range);
+            self.allocate(handle, &stat, (id, object), range);
         } else if let Some(listed) = listed {
             self.list(id, Some(listed), &stat, attributes, end);
         }
@@ -244,7 +244,7 @@ impl<'a, L: Lower> Planner<'a, L> {
         let listed = self.preallocations.files().of(&stat).cloned();
         let is_free = listed.is_some() || self.has_nothing_after_end(&handle, &stat)?;
         if is_free && self.list(id, listed, &stat, attributes, range.end) {
-            self.allocate(handle, &stat, object, range);
+            self.allocate(handle, &stat, (id, object), range);
         }
         Ok(())
     }
@@ -368,7 +368,7 @@ impl<'a, L: Lower> Planner<'a, L> {
         &mut self,
         handle: Arc<L::Handle>,
         stat: &LowerStat,
-        object: &PendingObject,
+        (id, object): (ObjectId, &PendingObject),
         range: ByteRange,
     ) {
         let what = if self.goes_on && stat.size > 0 {
@@ -376,6 +376,7 @@ impl<'a, L: Lower> Planner<'a, L> {
             // Otherwise the apply first cuts off what the journal does not have.
             let is_kept = !object.created && !object.zeroed.iter().any(|it| it.end == u64::MAX);
             What::GoOn(GoOn {
+                id,
                 size,
                 range,
                 extends: is_kept,

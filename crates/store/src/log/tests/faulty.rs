@@ -128,9 +128,9 @@ impl Lower for Faulty {
     fn moves_content(&self) -> bool {
         self.lower.moves_content()
     }
-    fn move_content(&self, own: &Handle, file: &Handle, room_bytes: u64) -> io::Result<u64> {
+    fn move_content(&self, own: &Handle, file: &Handle, bytes: u64) -> io::Result<Option<Handle>> {
         self.change()?;
-        self.lower.move_content(own, file, room_bytes)
+        self.lower.move_content(own, file, bytes)
     }
 
     pass_on! {
@@ -153,6 +153,7 @@ impl Lower for Faulty {
     }
 
     count! {
+        move_back(file: &Handle, donor: &Handle);
         create(directory: &Handle, name: &[u8], what: Create<'_>);
         link(directory: &Handle, name: &[u8], to_directory: &Handle, to_name: &[u8]);
         rename(directory: &Handle, name: &[u8], to_directory: &Handle, to_name: &[u8]);

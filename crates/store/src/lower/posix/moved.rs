@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use mobifs_base::ByteRange;
-use mobifs_host::{is_ext4_ordered, move_extents};
+use mobifs_base::{ByteRange, FileKind};
+use mobifs_host::{PartlyMoved, is_ext4_ordered, move_extents};
 use rustix::fs::{
     self, Advice, AtFlags, FallocateFlags, IFlags, Mode, OFlags, StatxAttributes, StatxFlags,
 };
@@ -56,12 +56,12 @@ impl PosixLower {
         own_directory: &PosixHandle,
         file: &PosixHandle,
         room_bytes: u64,
-    ) -> io::Result<u64> {
+    ) -> io::Result<Option<PosixHandle>> {
         let fd = self.usable(file, Access::ReadWrite)?;
         if !self.has_several_pieces(file)? || !may_move(fd)? {
-            return Ok(0);
+            return Ok(None);
         }
-        let block_bytes = u64::try_from(fs::fstatfs(fd)?.f_bsize).unwrap_or(BLOCK_BYTES_MAX);
+        let block_bytes = block_bytes(fd);
         let size = fs::fstat(fd)?.st_size.cast_unsigned();
         let content_bytes = size.next_multiple_of(block_bytes);
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -70,22 +70,55 @@ impl PosixLower {
         let room = ByteRange::new(0, room_bytes);
         retry_on_intr(|| fs::fallocate(&donor, FallocateFlags::KEEP_SIZE, 0, room.len()))?;
         if pieces(donor.as_fd())? != Some(1) {
-            return Ok(0);
+            return Ok(None);
         }
         // The rest is freed, and is where the file grows. The kernel moves nothing beyond an end.
         fs::ftruncate(&donor, content_bytes)?;
         // A large folio of the page cache spans several pieces. Having moved one it is dirty, and for each further
         // one the kernel would commit the journal first. An error changes nothing.
         let _advised = fs::fadvise(fd, 0, None, Advice::DontNeed);
-        let (mut done, blocks) = (0, content_bytes / block_bytes);
-        while done < blocks {
-            match move_extents(fd, donor.as_fd(), done, done, blocks - done) {
-                Ok(0) => return Err(Errno::BUSY.into()),
-                Ok(moved) => done += moved,
-                Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(errno) => return Err(errno.into()),
+        let (moved, result) = exchange(fd, donor.as_fd(), content_bytes / block_bytes);
+        match result {
+            Err(errno) if moved == 0 => return Err(errno.into()),
+            // What has moved has to be made durable all the same.
+            Err(_) => drop(fs::ftruncate(&donor, moved * block_bytes)),
+            Ok(()) => {}
+        }
+        let donor = PosixHandle::new(donor, FileKind::Regular, Access::ReadWrite);
+        Ok(Some(donor))
+    }
+
+    pub(super) fn return_blocks(&self, file: &PosixHandle, donor: &PosixHandle) -> io::Result<()> {
+        let fd = self.usable(file, Access::ReadWrite)?;
+        let bytes = fs::fstat(donor.fd())?.st_size.cast_unsigned();
+        let (_, result) = exchange(fd, donor.fd(), bytes / block_bytes(fd));
+        Ok(result?)
+    }
+}
+
+fn block_bytes(fd: BorrowedFd<'_>) -> u64 {
+    let about = fs::fstatfs(fd).ok();
+    let bytes = about.and_then(|about| u64::try_from(about.f_bsize).ok());
+    bytes.unwrap_or(BLOCK_BYTES_MAX)
+}
+
+/// Exchanges this many blocks from the beginning on; how many have been.
+fn exchange(file: BorrowedFd<'_>, donor: BorrowedFd<'_>, blocks: u64) -> (u64, Result<(), Errno>) {
+    let mut done = 0;
+    while done < blocks {
+        match move_extents(file, donor, done, done, blocks - done) {
+            Ok(0) => return (done, Err(Errno::BUSY)),
+            Ok(moved) => done += moved,
+            Err(PartlyMoved {
+                moved_blocks,
+                errno,
+            }) => {
+                done += moved_blocks;
+                if !matches!(errno, Errno::INTR | Errno::AGAIN) {
+                    return (done, Err(errno));
+                }
             }
         }
-        Ok(content_bytes)
     }
+    (done, Ok(()))
 }

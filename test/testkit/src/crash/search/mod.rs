@@ -75,6 +75,10 @@ statistics! {
         pub crash_points: u64,
         /// Pages of databases that went to the journal as copies.
         pub copied_pages: u64,
+        /// Files that have moved to other blocks.
+        pub moves: u64,
+        /// Histories in which that happened, and continuations of one after a crash.
+        pub histories_with_moves: u64,
         /// Images of a cut while something was being applied or closed.
         pub during_apply: u64,
         /// Images of a cut during a recovery.
@@ -109,7 +113,8 @@ impl fmt::Display for SearchStatistics {
         write!(
             f,
             "{} crash points ({} during apply, {} during recovery, {} during recovery of \
-             recovery or deeper) in {} histories with {} transactions ({} pages as copies) and {} lower calls; {} \
+             recovery or deeper) in {} histories with {} transactions ({} pages as copies) and {} lower calls; \
+             {} files moved, in {} histories or continuations; {} \
              went on after a crash ({} before it was applied); recoveries found {} transactions \
              and {} torn tails, {} served them unapplied, {} more mounts did so again; {} were \
              copied before, {} more copies were refused; {} times something was refused below, {} \
@@ -122,6 +127,8 @@ impl fmt::Display for SearchStatistics {
             self.transactions,
             self.copied_pages,
             self.lower_calls,
+            self.moves,
+            self.histories_with_moves,
             self.continued,
             self.continued_unapplied,
             self.recovered_transactions,

@@ -372,9 +372,12 @@ impl Runner {
         self.applying(|runner| runner.store()?.close().map_err(text))?;
         self.store = None;
         self.lower.clear_hook();
-        let calls = self.lower.operations();
-        self.search
-            .count(|statistics| statistics.lower_calls += calls);
+        let (calls, moves) = (self.lower.operations(), self.lower.moves());
+        self.search.count(|statistics| {
+            statistics.lower_calls += calls;
+            statistics.moves += moves;
+            statistics.histories_with_moves += u64::from(moves > 0);
+        });
         compare_lower(&self.lower, &self.world.tree.seen())
     }
 }
