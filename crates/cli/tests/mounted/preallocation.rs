@@ -160,10 +160,10 @@ fn grow_by_turns(fixture: &Fixture, turns: u64) -> Vec<(String, Vec<u8>)> {
             let mut options = OpenOptions::new();
             let file = options.write(true).create(true).truncate(false);
             let file = file.open(app.join(name)).unwrap();
-            let more = [turn as u8 + 1; TURN];
+            let more = vec![turn as u8 + 1; TURN];
             file.write_all_at(&more, content.len() as u64).unwrap();
             content.extend(more);
-            fs::write(app.join(format!("{name}-{turn}.jpg")), [9; 40 << 10]).unwrap();
+            fs::write(app.join(format!("{name}-{turn}.jpg")), vec![9; 40 << 10]).unwrap();
         }
         succeeds(&mobifs(&["sync"], &fixture.mountpoint));
     }
@@ -195,9 +195,10 @@ fn check_databases(fixture: &mut Fixture, databases: &[(String, Vec<u8>)]) {
     }
 }
 
-/// Each step that such a database outgrew lay elsewhere, although the disk was almost empty.
+/// Each step that such a database outgrew lay elsewhere, although the disk was almost empty. From 1 MiB on a second
+/// piece may be left.
 #[test]
-fn databases_that_grow_beside_other_files_lie_in_one_piece_on_ext4() {
+fn databases_that_grow_beside_other_files_lie_in_one_or_two_pieces_on_ext4() {
     needs_mounts!();
     let mut fixture = Fixture::new();
     if !put_store_on(&mut fixture, &["mkfs.ext4", "-q"]) {
@@ -212,7 +213,11 @@ fn databases_that_grow_beside_other_files_lie_in_one_piece_on_ext4() {
     let moved_bytes = moved(&fixture);
     let content_bytes: usize = databases.iter().map(|(_, content)| content.len()).sum();
     assert!(moved_bytes > 0);
-    assert!(moved_bytes <= content_bytes as u64, "{moved_bytes} moved");
+    // Each place is twice as large as the one before.
+    assert!(
+        moved_bytes <= 2 * content_bytes as u64,
+        "{moved_bytes} moved"
+    );
     check_databases(&mut fixture, &databases);
     let mut found = vec![0; databases[0].1.len()];
     before.read_exact_at(&mut found, 0).unwrap();
@@ -221,7 +226,7 @@ fn databases_that_grow_beside_other_files_lie_in_one_piece_on_ext4() {
     assert!(first[0].1.len() < found.len());
     for (name, _) in &databases {
         match pieces(&fixture.store.join("app").join(name)) {
-            Some(count) => assert_eq!(count, 1, "{name}"),
+            Some(count) => assert!(count <= 2, "{name}: {count}"),
             None => mobifs_skip::skip_part("no filefrag"),
         }
     }
@@ -278,7 +283,7 @@ fn nothing_moves_on_a_disk_that_is_almost_full() {
             .write(true)
             .open(app.join(&*name))
             .unwrap();
-        let more = [77; 40 << 10];
+        let more = vec![77; 40 << 10];
         file.write_all_at(&more, content.len() as u64).unwrap();
         content.extend(more);
         drop(file);

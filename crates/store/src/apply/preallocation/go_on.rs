@@ -6,7 +6,7 @@
 //! what ext4 has reserved.
 //!
 //! Where others have what follows, all of the file moves to a place with room for about as much again. The copies are
-//! as many bytes as the file has in the end, because each place is twice as large as the one before, and never more
+//! at most twice what the file has in the end, because each place is twice as large as the one before, and never more
 //! than what applies write besides.
 //!
 //! The pages of zeros are overwritten by the apply: they lie where the journal has pages of the file, and no file gets
