@@ -87,26 +87,26 @@ pub(super) fn go_on<L: Lower>(
             Err(error) => tracing::debug!(%error, "a file that grows stays as it is"),
         }
         if kept_bytes >= KEPT_BYTES || moved.len() >= DONORS_MAX {
-            settle(overlay, applier, std::mem::take(&mut moved))?;
+            make_durable(overlay, applier, std::mem::take(&mut moved))?;
             kept_bytes = 0;
         }
     }
-    settle(overlay, applier, moved)
+    make_durable(overlay, applier, moved)
 }
 
 /// Makes what has moved durable, in its new place or in the one before, and has it go on there.
-fn settle<L: Lower>(
+fn make_durable<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
     moved: Vec<Moved<'_, L::Handle>>,
 ) -> Result<(), StoreError> {
     let lower = overlay.lower();
     let mut result = Ok(());
-    let mut settled = Vec::with_capacity(moved.len());
+    let mut durable = Vec::with_capacity(moved.len());
     for it in moved {
         // The room behind what has moved is free when the filesystem's own journal says so.
         let Err(error) = lower.sync(it.file) else {
-            settled.push((it.file, it.how));
+            durable.push((it.file, it.how));
             continue;
         };
         applier.preallocations().set_moves_nothing();
@@ -121,7 +121,7 @@ fn settle<L: Lower>(
             result = result.and(Err(StoreError::lower(action)(error)));
         }
     }
-    for (file, how) in settled {
+    for (file, how) in durable {
         if let Err(error) = extend(lower, file, how) {
             tracing::debug!(%error, "what has moved is not extended");
         }
