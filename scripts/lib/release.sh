@@ -41,8 +41,12 @@ release_flags() {
   release_paths
   local script=$PWD/scripts/lib/no-unwinding.ld
   case "$2 $1" in
-  # Rust calls its linker itself.
-  "dist "*-musl*) printf -- ' -C link-arg=--script=%s' "$script" ;;
+  # Rust calls its linker itself. A static program fills in its addresses itself: no C library of the machine has to know packed
+  # ones, but musl does, from 1.2.4 on; Rust 1.93 brings 1.2.5.
+  "dist "*-musl*)
+    printf -- ' -C link-arg=--script=%s' "$script"
+    [ "$(rustc --version | cut -d. -f2)" -lt 93 ] || printf -- ' -C link-arg=--pack-dyn-relocs=relr'
+    ;;
   "dist "*) printf -- ' -C link-arg=-Wl,--script=%s' "$script" ;;
   esac
   case $1 in
