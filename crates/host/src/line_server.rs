@@ -408,16 +408,21 @@ fn accept(listening: &Listening, handler: &Arc<dyn LineHandler>, active: &Arc<Ac
                 continue;
             }
         };
-        let (handler, active) = (Arc::clone(handler), Arc::clone(active));
-        let thread = std::thread::Builder::new()
-            .name("control".into())
-            .spawn(move || {
+        let stream = Arc::new(stream);
+        let serve_it = {
+            let (stream, handler, active) =
+                (Arc::clone(&stream), Arc::clone(handler), Arc::clone(active));
+            move || {
                 if let Err(error) = serve(&stream, handler.as_ref(), &active) {
                     tracing::debug!(%error, "a control connection failed");
                 }
-            });
-        if let Err(error) = thread {
-            tracing::warn!(%error, "cannot start a thread for a control connection");
+            }
+        };
+        let thread = std::thread::Builder::new().name("control".into());
+        if let Err(error) = thread.spawn(serve_it.clone()) {
+            // Threads may be limited. Other commands wait until this one is answered.
+            tracing::warn!(%error, "cannot start a thread for a control connection: this one serves it");
+            serve_it();
         }
     }
 }

@@ -42,5 +42,6 @@ mod steer;
 mod stopped;
 mod store_history;
 mod systemd;
+mod threads;
 mod unprivileged;
 mod users;

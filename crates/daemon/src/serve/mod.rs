@@ -36,6 +36,7 @@ pub use plan::Plan;
 use plan::{mount_options, open_options, volume_options};
 use serving::{Serving, record_serving};
 pub use takeover::TakeoverState;
+use takeover::leave_to_another;
 
 /// A power cut loses so much of the totals of a day.
 const TOTALS_INTERVAL: Duration = Duration::from_secs(600);
@@ -104,7 +105,12 @@ pub fn serve(
         }
         control => control.unwrap_or_else(without_control),
     };
-    signals::watch(Arc::clone(&daemon), signals).map_err(no_control)?;
+    if let Err(error) = signals::watch(Arc::clone(&daemon), signals) {
+        if let (false, Some(arena)) = (is_new, &arena) {
+            leave_to_another(arena, &error);
+        }
+        return Err(no_control(error));
+    }
     if is_new {
         if let Some(arena) = &arena {
             hand_over(&daemon, &plan.config, arena, &session, control.as_ref());
@@ -119,6 +125,9 @@ pub fn serve(
     let bus = watch_bus(&daemon, &plan.config);
     ready.mounted();
     let served = run(session, &daemon);
+    if let (Err(error @ SessionError::Spawn(_)), Some(arena)) = (&served, &arena) {
+        leave_to_another(arena, error);
+    }
     daemon.ended.begin();
     drop(watcher);
     let ended = daemon.finish();

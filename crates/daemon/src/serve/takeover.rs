@@ -247,6 +247,15 @@ fn try_again(error: &dyn std::fmt::Display) -> Failure {
     Failure::new(Code::TryAgain, message)
 }
 
+/// This process has the mount and cannot start the threads that it takes to serve it, which may pass. It ends as if it
+/// were killed, since what is destroyed in order ends the mount with what was not committed.
+pub(super) fn leave_to_another(arena: &Arena, error: &dyn std::fmt::Display) -> ! {
+    let failure = try_again(error);
+    tracing::error!(%failure, "the daemon leaves the mount to another process");
+    postpone(arena);
+    std::process::exit(i32::from(failure.code.number()))
+}
+
 /// The lower filesystem has failed, which may pass: nothing is lost as long as there is
 /// another attempt.
 fn postpone(arena: &Arena) {

@@ -133,6 +133,10 @@ impl Workers {
         }
         match workers.start(roles) {
             Ok(threads) => threads.into_iter().for_each(join),
+            // A successor of this process can serve the mount.
+            Err(error) if shared.buffers.outlive_process() => {
+                *workers.failure.lock() = Some(SessionError::Spawn(error));
+            }
             Err(error) => workers.fail(SessionError::Spawn(error)),
         }
         workers.watchdog.stop();

@@ -11,6 +11,9 @@ use super::layout::{
 };
 use super::region::Region;
 
+/// The first slots keep their memory while nothing uses them: workers come and go. Each has more than a mebibyte.
+const RESIDENT_SLOTS: usize = 8;
+
 /// Request slots in use.
 #[derive(Debug, Default)]
 pub(super) struct Taken(Mutex<BTreeSet<usize>>);
@@ -115,6 +118,14 @@ pub(super) fn in_flight_bytes(region: &Region, number: usize) -> Option<usize> {
 
 impl Drop for RequestSlot {
     fn drop(&mut self) {
+        let is_empty = self.in_flight_bytes().is_none() && self.recorded_error().is_none();
+        if is_empty && self.number >= RESIDENT_SLOTS {
+            let discarded = self.region.discard(self.offset(), REQUEST_STRIDE_BYTES);
+            if let Err(error) = discarded {
+                tracing::debug!(%error, "a request slot keeps its memory");
+            }
+        }
+        // Not before: whoever takes it next makes its memory resident.
         self.taken.give_back(self.number);
     }
 }

@@ -509,3 +509,21 @@ fn memory_is_given_back_in_portions() {
     assert!(portions > 3, "{portions} portions");
     assert_eq!(arena.used_bytes(), idle_bytes);
 }
+
+#[test]
+fn slots_that_many_workers_had_give_their_memory_back() {
+    let arena = Arena::create().unwrap();
+    let blocks = || rustix::fs::fstat(arena.descriptor()).unwrap().st_blocks;
+    let before = blocks();
+    let slots: Vec<_> = (0..60)
+        .map(|number| arena.request_slot(number).unwrap())
+        .collect();
+    // In units of 512 bytes.
+    assert!(blocks() - before > 60 * 2048);
+    drop(slots);
+    assert!(blocks() - before < 10 * 2304, "{} of {before}", blocks());
+    let mut slot = arena.request_slot(50).unwrap();
+    slot.buffer()[..4].copy_from_slice(&40_u32.to_ne_bytes());
+    drop(slot);
+    assert_eq!(arena.in_flight_slots(), [50], "what is in flight stays");
+}

@@ -352,10 +352,11 @@ impl Volume {
     /// `sync(2)` and `syncfs(2)`: everything is committed when it returns.
     ///
     /// # Errors
-    /// `Io` if a commit failed.
+    /// `NoSpace` if there was no room in the lower filesystem for a commit, `Io` if one failed otherwise.
     pub fn sync_all(&self) -> Result<(), FsError> {
         self.sync_app(None, false).map_err(|error| match error {
             VolumeError::Fs(error) => error,
+            error if error.is_full() => FsError::NoSpace,
             _ => FsError::Io,
         })
     }

@@ -328,6 +328,7 @@ mod tests {
         bed.store.pages_max.store(10, Ordering::SeqCst);
         let error = bed.volume.shutdown().unwrap_err();
         assert!(error.is_full(), "{error}");
+        assert_eq!(bed.volume.sync_all(), Err(FsError::NoSpace));
         assert_eq!(
             bed.write_to(other, 0, b"x"),
             Err(FsError::NoSpace),

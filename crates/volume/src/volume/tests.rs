@@ -244,6 +244,7 @@ fn a_failed_commit_makes_its_app_read_only_until_a_sync_succeeds() {
         matches!(&error, VolumeError::NotCommitted { app, .. } if app == "bank"),
         "{error}"
     );
+    assert_eq!(volume.sync_all(), Err(FsError::Io));
 
     store.broken.store(false, Ordering::SeqCst);
     volume.sync_app(None, false).unwrap();
