@@ -10,7 +10,8 @@
 //! writer that is throttled. When all workers that poll are blocked that way, requests that could
 //! be answered from memory would wait with them. So a [`watchdog`] thread monitors them: if they
 //! have been busy for a while and no request has been taken meanwhile, it lets the parked ones poll
-//! too, or adds a spare worker, which ends when it is no longer needed. The watchdog sleeps as long
+//! too, or adds a spare worker, which ends when it is no longer needed. Where a worker says that it
+//! waits, none of that time passes (see [`reserve_worker`]). The watchdog sleeps as long
 //! as some worker is idle, so it costs nothing on a quiet machine. It also monitors a leader that
 //! has lowered its priority, see [`priority`].
 //!
