@@ -147,7 +147,7 @@ fn pieces(path: &Path) -> Option<usize> {
     count.parse().ok()
 }
 
-/// Databases that grow by turns, a sync after each turn, among other files that take what lies behind them; returns
+/// Databases that grow by turns, a sync after each turn, among other files that take what follows them; returns
 /// their content.
 fn grow_by_turns(fixture: &Fixture, turns: u64) -> Vec<(String, Vec<u8>)> {
     const TURN: usize = 24 << 10;

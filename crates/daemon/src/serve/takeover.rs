@@ -256,14 +256,13 @@ pub(super) fn leave_to_another(arena: &Arena, error: &dyn std::fmt::Display) -> 
     std::process::exit(i32::from(failure.code.number()))
 }
 
-/// The lower filesystem has failed, which may pass: nothing is lost as long as there is
-/// another attempt.
+/// The lower filesystem has failed, or no thread can be started, which may pass: nothing is lost as
+/// long as there is another attempt.
 fn postpone(arena: &Arena) {
     if let Err(error) = postpone_takeover(arena) {
         tracing::warn!(
             %error,
-            "cannot record in the arena that the lower filesystem failed: this attempt counts as \
-             a crash"
+            "cannot record in the arena that the cause may pass: this attempt counts as a crash"
         );
     }
     std::thread::sleep(RETRY_INTERVAL);

@@ -251,7 +251,7 @@ fn allocate<L: Lower>(
     if size <= before {
         return Ok(());
     }
-    // What is behind the file is taken by the writes, where that is free; allocated ahead it would lie anywhere.
+    // What follows the file is taken by the writes, where that is free; allocated ahead it would lie anywhere.
     if before > 0 && overlay.lower().moves_content() {
         return Ok(());
     }

@@ -395,7 +395,7 @@ fn write_run<L: Lower>(
     Ok(content.len())
 }
 
-/// Whether a run that begins where its file ends goes on behind what the file has: where that is free, writes take it,
+/// Whether a run that begins where its file ends continues in the adjacent blocks: where that is free, writes take it,
 /// and what is allocated ahead would lie anywhere. Found out by a page, which is cut off if it lies elsewhere.
 fn goes_on_behind<L: Lower>(
     overlay: &Overlay<L>,

@@ -192,13 +192,13 @@ pub trait Lower: Send + Sync {
     /// there. `Unsupported` where the filesystem does not say.
     fn allocated_after(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>>;
     /// Whether the filesystem moves content to other blocks ([`Lower::move_content`]), and lays what is written
-    /// at the end of a file behind its last block where that is free.
+    /// at the end of a file after its last block where that is free.
     fn moves_content(&self) -> bool;
     /// Whether the blocks of a file lie in more than one piece, all of which could be moved. What was written and
     /// has no blocks yet gets them first, which does not make it durable.
     fn is_scattered(&self, file: &Self::Handle) -> io::Result<bool>;
     /// Moves all content of a file to one place in which there is room for so many bytes. None if there is no such
-    /// place, or the file is one that stays. The room behind the content is free once the file is synced.
+    /// place, or the file is one that stays. The room after the content is free once the file is synced.
     ///
     /// A cut at any instant finds the content as it was; what is not durable stays that. Size and times stay, and
     /// so do descriptors and mappings. Only where [`Lower::moves_content`].

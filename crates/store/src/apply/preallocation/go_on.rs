@@ -1,7 +1,7 @@
 //! Files that go on where they end, on a filesystem that moves content ([`Lower::moves_content`]).
 //!
 //! Allocating ahead (`fallocate`) takes the first free run of its size that ext4 finds, wherever that is. Only a
-//! write begins at the block behind the last one, if that is free, and then reserves more for the file, from which
+//! write begins at the block after the last one, if that is free, and then reserves more for the file, from which
 //! `fallocate` takes first. So a file that grows is given a page of zeros, written out, where it goes on, and then
 //! what ext4 has reserved.
 //!
@@ -104,7 +104,7 @@ fn make_durable<L: Lower>(
     let mut result = Ok(());
     let mut durable = Vec::with_capacity(moved.len());
     for it in moved {
-        // The room behind what has moved is free when the filesystem's own journal says so.
+        // The room after what has moved is free when the filesystem's own journal says so.
         let Err(error) = lower.sync(it.file) else {
             durable.push((it.file, it.how));
             continue;
