@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::fixture::{Fixture, needs_mounts, wait_until};
+use crate::fixture::{Fixture, mobifs, needs_mounts, succeeds, wait_until};
 
 /// A cgroup that limits processes and threads; removed at the end.
 struct Group(PathBuf);
@@ -88,6 +88,30 @@ fn a_successor_that_can_start_no_threads_leaves_the_mount_to_a_later_one() {
         assert!(fixture.is_mounted());
         wait_until(|| fixture.daemon_pid() != daemon);
     }
+    fixture.umount();
+    drop(group);
+}
+
+#[test]
+fn commands_are_answered_where_no_thread_can_be_started() {
+    needs_mounts!();
+    let Some(group) = Group::new("commands") else {
+        return mobifs_skip::skip("no cgroup that limits threads");
+    };
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    fs::create_dir(fixture.mountpoint.join("app")).unwrap();
+    group.add(fixture.daemon_pid());
+    let threads = fs::read_to_string(group.0.join("pids.current")).unwrap();
+    group.set_max(threads.trim());
+    for words in [
+        &["status"][..],
+        &["sync"],
+        &["set", "--app", "app", "--class", "durable"],
+    ] {
+        succeeds(&mobifs(words, &fixture.mountpoint));
+    }
+    group.set_max("max");
     fixture.umount();
     drop(group);
 }
