@@ -2,6 +2,7 @@
 //! store. Tests are skipped where the kernel does not have the filesystem.
 
 use std::fs::{self, Permissions};
+use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -452,5 +453,50 @@ fn a_new_object_has_no_acl_of_the_stores_root() {
         // As a store has it that an older version has made.
         let stage = fixture.store.join(".mobifs/stage");
         setxattr(&stage, DEFAULT, &acl(), XattrFlags::empty()).unwrap();
+    }
+}
+
+/// Linux loses what is written to a file of ext4 whose content lies in the inode, once ftruncate(2) has made it longer: an
+/// apply did both, and what a program had appended was zeros once memory had dropped it.
+#[test]
+fn files_that_grow_out_of_their_inode_keep_what_is_appended() {
+    needs_mounts!();
+    let mut fixture = Fixture::new();
+    if !put_store_on(&mut fixture, &["mkfs.ext4", "-q", "-O", "inline_data"]) {
+        return;
+    }
+    let sizes = [1, 40, 60, 100, 140];
+    let grown = [61, 101, 160, 300, 4096, 4097, 10_000, 300_000];
+    let cases = || {
+        let cases = sizes.iter().flat_map(|&size| grown.map(|end| (size, end)));
+        cases.filter(|(size, end)| size < end)
+    };
+    fixture.mount(&[]);
+    let name = |directory: &Path, size: usize, end: usize| directory.join(format!("{size}-{end}"));
+    let app = fixture.mountpoint.join("app");
+    fs::create_dir(&app).unwrap();
+    for (size, end) in cases() {
+        fs::write(name(&app, size, end), vec![b'x'; size]).unwrap();
+    }
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    for (size, end) in cases() {
+        let file = fs::OpenOptions::new()
+            .append(true)
+            .open(name(&app, size, end));
+        file.unwrap().write_all(&vec![b'y'; end - size]).unwrap();
+    }
+    fixture.umount();
+    let disk = fixture.store.parent().unwrap().to_owned();
+    let runs = |words: &[&str], at: &Path| {
+        let status = Command::new(words[0]).args(&words[1..]).arg(at).status();
+        assert!(status.unwrap().success(), "{words:?}");
+    };
+    runs(&["umount"], &disk);
+    let image = fixture.path("image");
+    runs(&["mount", "-o", "loop", image.to_str().unwrap()], &disk);
+    for (size, end) in cases() {
+        let found = fs::read(name(&fixture.store.join("app"), size, end)).unwrap();
+        let wanted = [vec![b'x'; size], vec![b'y'; end - size]].concat();
+        assert!(found == wanted, "{size} bytes that became {end}");
     }
 }

@@ -1,9 +1,10 @@
 //! Content of regular files.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 
 use mobifs_base::ByteRange;
-use rustix::fs::{self, FallocateFlags, SeekFrom};
+use rustix::fs::{self, FallocateFlags, IFlags, SeekFrom};
 use rustix::io::{Errno, pwrite, retry_on_intr};
 
 use super::handle::Access;
@@ -13,6 +14,15 @@ use super::{flagged, journal};
 
 /// How much is written at once where a filesystem has no holes.
 const ZERO_CHUNK_BYTES: usize = 256 * 1024;
+
+/// No inode of ext4 has more content.
+const INLINE_BYTES_MAX: u64 = 4096;
+/// `FS_INLINE_DATA_FL`.
+const INLINE_DATA: IFlags = IFlags::from_bits_retain(0x1000_0000);
+
+fn has_inline_content(fd: BorrowedFd<'_>) -> bool {
+    fs::ioctl_getflags(fd).is_ok_and(|flags| flags.contains(INLINE_DATA))
+}
 
 fn ends_early() -> io::Error {
     io::Error::new(
@@ -111,8 +121,15 @@ impl PosixLower {
         write_all(content, offset, |rest, at| pwrite(fd, rest, at))
     }
 
+    /// Where content lies in the inode (ext4 with `inline_data`), a file gets longer by a write: Linux loses what is
+    /// written after `ftruncate` has made such a file longer.
     pub(super) fn set_size(&self, file: &PosixHandle, size: u64) -> io::Result<()> {
         let fd = self.usable(file, Access::ReadWrite)?;
+        let before = fs::fstat(fd)?.st_size.cast_unsigned();
+        let may_be_inline = (1..=INLINE_BYTES_MAX).contains(&before) && size > before;
+        if may_be_inline && has_inline_content(fd) {
+            return write_all(&[0], size - 1, |rest, at| pwrite(fd, rest, at));
+        }
         Ok(retry_on_intr(|| fs::ftruncate(fd, size))?)
     }
 
