@@ -35,7 +35,8 @@ pub struct Preallocation {
     /// The smallest step for SQLite databases and their logs; 0: none.
     pub database_bytes: u64,
     /// The largest step for other files, and for databases that are larger than one step: as much
-    /// as the file has, up to this; 0: none, and databases grow in steps of `database_bytes`.
+    /// as the file has, up to this, and beyond 1 MiB up to a 64th of what is free; 0: none, and databases grow in
+    /// steps of `database_bytes`.
     pub large_bytes: u64,
 }
 
@@ -46,10 +47,10 @@ impl Preallocation {
         large_bytes: 0,
     };
     /// Twice the 128 KiB with which S4 prevents most of the fragments, as many databases of phones grow
-    /// beyond that (`docs/AGEING.md`), and as much as larger files have up to 1 MiB.
+    /// beyond that (`docs/AGEING.md`), and as much as larger files have up to 16 MiB.
     pub const IN_STEPS: Self = Self {
         database_bytes: 256 << 10,
-        large_bytes: 1 << 20,
+        large_bytes: 16 << 20,
     };
 }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::filesystems::{put_store_mounted, put_store_on};
+use crate::filesystems::{put_store_mounted, put_store_on, put_store_on_sized};
 use crate::fixture::{Fixture, mobifs, needs_mounts, succeeds, wait_until};
 
 const KIB: u64 = 1 << 10;
@@ -291,4 +291,81 @@ fn nothing_moves_on_a_disk_that_is_almost_full() {
     }
     assert_eq!(moved(&fixture), before);
     check_databases(&mut fixture, &grown);
+}
+
+/// Beyond 8 MiB each batch lay in two pieces of its own: steps of 1 MiB were smaller than a batch, and what a commit
+/// brings to its place was allocated wherever there was room.
+#[test]
+fn large_files_that_grow_in_batches_lie_in_few_pieces_on_ext4() {
+    needs_mounts!();
+    for class in ["relaxed", "durable"] {
+        let mut fixture = Fixture::new();
+        if !put_store_on_sized(&mut fixture, &["mkfs.ext4", "-q"], 1 << 30) {
+            return;
+        }
+        let config = fixture.config(&format!("[defaults]\nclass = \"{class}\"\n"));
+        fixture.mount(&["--config", config.to_str().unwrap()]);
+        let app = fixture.mountpoint.join("app");
+        fs::create_dir(&app).unwrap();
+        let names = ["a.db", "b.db", "c.bin"];
+        let files = names.map(|name| File::create(app.join(name)).unwrap());
+        for turn in 0..10 {
+            for file in &files {
+                file.write_all_at(&vec![turn + 1; 2 << 20], u64::from(turn) * (2 << 20))
+                    .unwrap();
+                file.sync_all().unwrap();
+            }
+            fs::write(app.join(format!("{turn}.jpg")), vec![9; 40 << 10]).unwrap();
+            succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+        }
+        drop(files);
+        fixture.umount();
+        for name in names {
+            match pieces(&fixture.store.join("app").join(name)) {
+                Some(count) => assert!(count <= 6, "{class} {name}: {count}"),
+                None => mobifs_skip::skip_part("no filefrag"),
+            }
+        }
+    }
+}
+
+/// What a file grew by when it was written anew was a piece of its own beside the old blocks.
+#[test]
+fn files_that_are_replaced_by_longer_ones_lie_in_one_piece_on_ext4() {
+    const FILES: u64 = 60;
+    needs_mounts!();
+    for class in ["relaxed", "durable"] {
+        let mut fixture = Fixture::new();
+        if !put_store_on(&mut fixture, &["mkfs.ext4", "-q"]) {
+            return;
+        }
+        let config = fixture.config(&format!("[defaults]\nclass = \"{class}\"\n"));
+        fixture.mount(&["--config", config.to_str().unwrap()]);
+        let app = fixture.mountpoint.join("app");
+        fs::create_dir(&app).unwrap();
+        for round in 1..=3 {
+            for file in 0..FILES {
+                let file = File::create(app.join(format!("{file}.bin"))).map(|it| (it, file));
+                let (file, number) = file.unwrap();
+                let bytes = 20_000 + (number * 7919 + round * 60_000) % 180_000;
+                file.write_all_at(&vec![round as u8; bytes as usize], 0)
+                    .unwrap();
+                file.sync_all().unwrap();
+            }
+            succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+        }
+        fixture.umount();
+        let names = (0..FILES).map(|file| fixture.store.join(format!("app/{file}.bin")));
+        let counts: Option<Vec<_>> = names.map(|name| pieces(&name)).collect();
+        match counts {
+            Some(counts) => {
+                let several = counts.iter().filter(|&&count| count > 1).count();
+                assert!(
+                    several <= 2,
+                    "{class}: {several} of {FILES} in several pieces"
+                );
+            }
+            None => mobifs_skip::skip_part("no filefrag"),
+        }
+    }
 }

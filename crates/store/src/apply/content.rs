@@ -251,7 +251,8 @@ fn allocate<L: Lower>(
     if size <= before {
         return Ok(());
     }
-    // What follows the file is taken by the writes, where that is free; allocated ahead it would lie anywhere.
+    // What follows the file is taken by the writes, where that is free; allocated ahead it would lie anywhere. A new
+    // file is: on a disk that is almost full that finds pieces which the writes do not.
     if before > 0 && overlay.lower().moves_content() {
         return Ok(());
     }

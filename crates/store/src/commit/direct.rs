@@ -9,7 +9,7 @@ use mobifs_base::{
 };
 
 use crate::apply::content;
-use crate::apply::preallocation::has_requested_room;
+use crate::apply::preallocation::{block_end, has_requested_room};
 use crate::apply::stage;
 use crate::apply::work::Applier;
 use crate::commit::counters::CommitCounters;
@@ -29,6 +29,11 @@ use crate::{StoreError, Transaction};
 const SYNCED_FILES_MAX: usize = 16;
 /// Largest single write of direct data.
 const WRITE_BYTES_MAX: usize = 1 << 20;
+
+/// Longer parts that have no blocks yet get none before they are written.
+const GAP_BYTES_MAX: u64 = 1 << 20;
+/// Larger files are not journalled as a whole when they are replaced.
+const REPLACED_BYTES_MAX: u64 = 512 << 10;
 
 /// Pages that are written to their place in the lower file at once.
 pub(crate) struct DirectRun {
@@ -148,7 +153,9 @@ pub(crate) fn choose_direct<L: Lower>(
         let first = pages.get(&PageIndex(0));
         let preallocations = applier.preallocations();
         let in_one_piece = created && preallocations.keeps_in_one_piece(first, pending.as_deref());
-        if in_one_piece && preallocations.is_within_step(state.attributes.size) {
+        if in_one_piece && preallocations.is_within_step(state.attributes.size)
+            || is_small_and_replaced(state)
+        {
             continue;
         }
         // Single pages would be scattered among those that the apply allocates.
@@ -355,16 +362,27 @@ fn write_run<L: Lower>(
 ) -> Result<u64, StoreError> {
     let failed = || StoreError::lower(format!("writing new data of {}", run.object));
     let mut start = run.range.start;
-    let stat = overlay.lower().stat(handle).map_err(failed())?;
+    let mut stat = overlay.lower().stat(handle).map_err(failed())?;
+    if begins_anew(overlay, applier, run, &stat) {
+        overlay.lower().truncate(handle, 0).map_err(failed())?;
+        stat.size = 0;
+    }
     let lower_bytes = stat.size;
     let content = ByteRange::new(start, run.end(lower_bytes));
     let is_long = run.range.len() >= RUN_PAGES_MIN * PAGE_BYTES_U64;
     let is_new_place = is_long && content.end > lower_bytes;
-    if is_new_place && !goes_on_behind(overlay, applier, content, &stat, handle) {
+    let goes_on = lower_bytes > 0 && overlay.lower().moves_content();
+    if is_new_place && !goes_on {
         // Only against fragmentation: without it the write itself allocates. Inside the file the
         // blocks mostly exist, and preallocating them makes ext4 commit its own journal with the
-        // next sync.
+        // next sync. What follows a file that has content is taken by the write, where that is free.
         let _ = overlay.lower().preallocate(handle, content);
+    }
+    let gap = gap_before(overlay, run, pages, &stat);
+    if !gap.is_empty() {
+        let zeros = vec![0; gap.len() as usize];
+        let written = overlay.lower().write_at(handle, &zeros, gap.start);
+        written.map_err(failed())?;
     }
     let mut buffer = Vec::with_capacity(WRITE_BYTES_MAX.min(content.len() as usize));
     for (index, page) in pages.range(PageIndex::of_offset(start)..) {
@@ -395,29 +413,59 @@ fn write_run<L: Lower>(
     Ok(content.len())
 }
 
-/// Whether a run that begins where its file ends continues in the adjacent blocks: where that is free, writes take it,
-/// and what is allocated ahead would lie anywhere. Found out by a page, which is cut off if it lies elsewhere.
-fn goes_on_behind<L: Lower>(
+/// Whether a run is the beginning of a file that the journal says is empty, and is longer than what it had: written
+/// over that, the rest would be a piece of its own.
+fn begins_anew<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
-    content: ByteRange,
+    run: &DirectRun,
     stat: &LowerStat,
-    handle: &L::Handle,
 ) -> bool {
-    let lower = overlay.lower();
-    let is_end = content.start == stat.size && stat.size > 0;
-    if !is_end || applier.preallocations().own_end(stat).is_some() || !lower.moves_content() {
+    let is_longer = run.range.start == 0 && (1..run.range.end).contains(&stat.size);
+    if run.created || !is_longer || applier.preallocations().own_end(stat).is_some() {
         return false;
     }
-    let page = [0; PAGE_BYTES];
-    let length = content.len().min(PAGE_BYTES_U64) as usize;
-    let written = lower.write_at(handle, &page[..length], content.start);
-    let goes_on = written.and_then(|()| lower.is_scattered(handle).map(|is| !is));
-    // A larger file is none that the journal knows of: the write that follows finds the same error.
-    goes_on.unwrap_or(false) || {
-        let _ = lower.truncate(handle, content.start);
-        false
+    let state = overlay.state();
+    let object = state.pending.object(run.object);
+    object.is_some_and(|it| it.zeroed.covers(ByteRange::from(0)))
+}
+
+/// Pages between the end of a file and a run that all lie in the journal: zeros there, which is what a file has that
+/// was never written, give them their blocks where the apply is to write. Otherwise others take the place.
+fn gap_before<L: Lower>(
+    overlay: &Overlay<L>,
+    run: &DirectRun,
+    pages: &BTreeMap<PageIndex, Page>,
+    stat: &LowerStat,
+) -> ByteRange {
+    let start = block_end(stat.size);
+    let nothing = ByteRange::new(start, start);
+    let is_short = (start..start.saturating_add(GAP_BYTES_MAX)).contains(&run.range.start);
+    if !is_short || !overlay.lower().moves_content() {
+        return nothing;
     }
+    let state = overlay.state();
+    let pending = state.pending.object(run.object);
+    let has = |index: PageIndex| {
+        pages.contains_key(&index) || pending.is_some_and(|it| it.pages.contains_key(&index))
+    };
+    let gap = ByteRange::new(start, run.range.start);
+    let mut offsets = (gap.start..gap.end).step_by(PAGE_BYTES);
+    if offsets.all(|offset| has(PageIndex::of_offset(offset))) {
+        gap
+    } else {
+        nothing
+    }
+}
+
+/// Whether a transaction replaces all content of a file, which is so small that it goes to the journal as a whole: the
+/// apply cuts off the old content, and what it writes then lies in one piece.
+fn is_small_and_replaced(state: &ObjectState) -> bool {
+    let is_emptied = state
+        .zeroed
+        .iter()
+        .any(|it| it.start == 0 && it.end == u64::MAX);
+    !state.created && is_emptied && state.attributes.size <= REPLACED_BYTES_MAX
 }
 
 /// Records which new files only need their names from an apply.

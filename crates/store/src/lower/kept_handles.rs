@@ -163,9 +163,10 @@ impl<L: Lower> Lower for KeptHandles<L> {
         &self,
         own_directory: &Self::Handle,
         file: &Self::Handle,
+        content: &[u8],
         room_bytes: u64,
     ) -> io::Result<Option<Self::Handle>> {
-        self.call(|lower| lower.move_content(own_directory, file, room_bytes))
+        self.call(|lower| lower.move_content(own_directory, file, content, room_bytes))
     }
     fn move_back(&self, file: &Self::Handle, donor: &Self::Handle) -> io::Result<()> {
         self.call(|lower| lower.move_back(file, donor))

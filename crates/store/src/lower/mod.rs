@@ -210,6 +210,7 @@ pub trait Lower: Send + Sync {
         &self,
         own_directory: &Self::Handle,
         file: &Self::Handle,
+        content: &[u8],
         room_bytes: u64,
     ) -> io::Result<Option<Self::Handle>>;
     /// Gives a file that has moved the blocks of before, and has all content that memory has of them written there

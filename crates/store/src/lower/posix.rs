@@ -264,9 +264,10 @@ impl Lower for PosixLower {
         &self,
         own_directory: &PosixHandle,
         file: &PosixHandle,
+        content: &[u8],
         room_bytes: u64,
     ) -> io::Result<Option<PosixHandle>> {
-        self.move_to_one_place(&*own_directory.opened()?, file, room_bytes)
+        self.move_to_one_place(&*own_directory.opened()?, file, content, room_bytes)
     }
 
     fn move_back(&self, file: &PosixHandle, donor: &PosixHandle) -> io::Result<()> {

@@ -158,9 +158,11 @@ impl<L: Lower> Lower for Fence<L> {
         &self,
         own_directory: &Self::Handle,
         file: &Self::Handle,
+        content: &[u8],
         room_bytes: u64,
     ) -> io::Result<Option<Self::Handle>> {
-        self.pass(&[]).move_content(own_directory, file, room_bytes)
+        self.pass(&[])
+            .move_content(own_directory, file, content, room_bytes)
     }
     fn move_back(&self, file: &Self::Handle, donor: &Self::Handle) -> io::Result<()> {
         self.pass(&[]).move_back(file, donor)

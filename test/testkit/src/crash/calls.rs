@@ -609,6 +609,7 @@ impl Lower for CrashLower {
         &self,
         _own_directory: &CrashHandle,
         file: &CrashHandle,
+        _content: &[u8],
         room_bytes: u64,
     ) -> io::Result<Option<CrashHandle>> {
         self.mutate(Call::Grow, |all| {

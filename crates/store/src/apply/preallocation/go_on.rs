@@ -187,7 +187,7 @@ fn move_away<'a, L: Lower>(
     if lower.read_at(file, &mut content, 0)? < content.len() {
         return Ok(None);
     }
-    let Some(donor) = lower.move_content(overlay.mobifs(), file, room_bytes)? else {
+    let Some(donor) = lower.move_content(overlay.mobifs(), file, &content, room_bytes)? else {
         return Ok(None);
     };
     applier.counters().add_moved(size);

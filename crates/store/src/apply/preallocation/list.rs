@@ -30,7 +30,7 @@ const CRC_AT: usize = HEADER_BYTES - 4;
 pub(super) const PATH_BYTES_MAX: usize = 255;
 
 /// The next end of a block.
-pub(super) fn block_end(bytes: u64) -> u64 {
+pub(crate) fn block_end(bytes: u64) -> u64 {
     bytes
         .checked_next_multiple_of(PAGE_BYTES_U64)
         .unwrap_or(u64::MAX)

@@ -24,7 +24,8 @@ use mobifs_base::{Page, SpaceInfo};
 use parking_lot::MutexGuard;
 
 use crate::Preallocation;
-use crate::apply::preallocation::list::{Listed, Phase, block_end};
+pub(crate) use crate::apply::preallocation::list::block_end;
+use crate::apply::preallocation::list::{Listed, Phase};
 use crate::apply::preallocation::step::SQLITE_MAGIC;
 use crate::locks::{Order, Rank, Ranked, RankedMutex};
 use crate::lower::{Lower, LowerStat};

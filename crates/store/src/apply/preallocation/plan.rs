@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use mobifs_base::{Attributes, ByteRange, FileKind, ObjectId, PageIndex, RangeSet};
 
-use crate::StoreError;
 use crate::apply::content::growing_runs;
 use crate::apply::deleted::Deleted;
 use crate::apply::preallocation::go_on::{self, GoOn};
 use crate::apply::preallocation::list::{FILES_MAX, Listed, Phase, block_end};
 use crate::apply::preallocation::step::{
-    HOT_JOURNAL_MAGIC, Kind, SQLITE_MAGIC, end_of, reserved_end, step_bytes,
+    HOT_JOURNAL_MAGIC, Kind, SQLITE_MAGIC, end_of, large_bytes, reserved_end, step_bytes,
 };
 use crate::apply::preallocation::{Preallocations, find, list_file};
 use crate::apply::stage;
@@ -21,6 +20,7 @@ use crate::overlay::Overlay;
 use crate::overlay::lookup;
 use crate::overlay::pending::{PendingObject, PendingPage};
 use crate::overlay::search::Search;
+use crate::{Preallocation, StoreError};
 
 /// What is done to one file before its content is written.
 struct Step<H> {
@@ -274,8 +274,11 @@ impl<'a, L: Lower> Planner<'a, L> {
         lower: Option<&L::Handle>,
     ) -> Option<u64> {
         let kind = self.kind_of(id, object, lower);
-        let policy = &self.preallocations.policy;
-        step_bytes(policy, kind, object.created, attributes.size)
+        let policy = Preallocation {
+            large_bytes: large_bytes(&self.preallocations.policy, self.room_bytes),
+            ..self.preallocations.policy
+        };
+        step_bytes(&policy, kind, object.created, attributes.size)
     }
 
     fn kind_of(&self, id: ObjectId, object: &PendingObject, lower: Option<&L::Handle>) -> Kind {

@@ -33,6 +33,17 @@ impl Kind {
     }
 }
 
+/// Steps of up to this size do not depend on what is free.
+const LARGE_STEP_BYTES_MIN: u64 = 1 << 20;
+/// Larger ones are at most this part of it: so many files that grow may be listed with unused room.
+const LARGE_STEP_PARTS: u64 = 64;
+
+/// The largest step where so much is free.
+pub(super) fn large_bytes(policy: &Preallocation, free_bytes: u64) -> u64 {
+    let part = (free_bytes / LARGE_STEP_PARTS).max(LARGE_STEP_BYTES_MIN);
+    policy.large_bytes.min(1 << part.ilog2())
+}
+
 /// In steps of this many bytes a file of this size grows from here on; none: nothing is
 /// preallocated. Larger files get more at once, so that their pieces are as many as the logarithm
 /// of their size, and the unused part is at most as large as the file.

@@ -128,9 +128,15 @@ impl Lower for Faulty {
     fn moves_content(&self) -> bool {
         self.lower.moves_content()
     }
-    fn move_content(&self, own: &Handle, file: &Handle, bytes: u64) -> io::Result<Option<Handle>> {
+    fn move_content(
+        &self,
+        own: &Handle,
+        file: &Handle,
+        content: &[u8],
+        bytes: u64,
+    ) -> io::Result<Option<Handle>> {
         self.change()?;
-        self.lower.move_content(own, file, bytes)
+        self.lower.move_content(own, file, content, bytes)
     }
 
     pass_on! {

@@ -1,9 +1,11 @@
 //! Content that moves to one place (ext4).
 
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 
-use mobifs_base::{ByteRange, FileKind};
+use mobifs_base::FileKind;
 use mobifs_host::{PartlyMoved, is_ext4_ordered, move_extents};
 use rustix::fs::{
     self, Advice, AtFlags, FallocateFlags, IFlags, Mode, OFlags, StatxAttributes, StatxFlags,
@@ -51,10 +53,14 @@ impl PosixLower {
     }
 
     /// The donor has no name: it goes with its descriptor, and after a cut or a kill with the next mount.
+    ///
+    /// It gets the content first, and the device has written that when the blocks are exchanged: the filesystem
+    /// makes the new place durable also if the device fails when the kernel writes the content there once more.
     pub(super) fn move_to_one_place(
         &self,
         own_directory: &PosixHandle,
         file: &PosixHandle,
+        content: &[u8],
         room_bytes: u64,
     ) -> io::Result<Option<PosixHandle>> {
         let fd = self.usable(file, Access::ReadWrite)?;
@@ -63,20 +69,21 @@ impl PosixLower {
         }
         let block_bytes = block_bytes(fd);
         let size = fs::fstat(fd)?.st_size.cast_unsigned();
-        let content_bytes = size.next_multiple_of(block_bytes);
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let donor = fs::openat(own_directory.fd(), ".", flags, Mode::RUSR | Mode::WUSR)?;
-        let room_bytes = room_bytes.max(content_bytes);
-        let room = ByteRange::new(0, room_bytes);
-        retry_on_intr(|| fs::fallocate(&donor, FallocateFlags::KEEP_SIZE, 0, room.len()))?;
-        if pieces(donor.as_fd())? != Some(1) {
+        if size != content.len() as u64 {
             return Ok(None);
         }
-        // The rest is freed, and is where the file grows. The kernel moves nothing beyond an end.
+        let content_bytes = size.next_multiple_of(block_bytes);
+        let Some(donor) = self.donor(own_directory, content, room_bytes.max(content_bytes))? else {
+            return Ok(None);
+        };
+        // Only what lies within the size is cut off; this is free once the file is synced, and is where it grows. The
+        // kernel moves nothing beyond an end.
         fs::ftruncate(&donor, content_bytes)?;
         // A large folio of the page cache spans several pieces. Having moved one it is dirty, and for each further
         // one the kernel would commit the journal first. An error changes nothing.
-        let _advised = fs::fadvise(fd, 0, None, Advice::DontNeed);
+        for folios in [fd, donor.as_fd()] {
+            let _advised = fs::fadvise(folios, 0, None, Advice::DontNeed);
+        }
         let (moved, result) = exchange(fd, donor.as_fd(), content_bytes / block_bytes);
         match result {
             Err(errno) if moved == 0 => return Err(errno.into()),
@@ -86,6 +93,28 @@ impl PosixLower {
         }
         let donor = PosixHandle::new(donor, FileKind::Regular, Access::ReadWrite);
         Ok(Some(donor))
+    }
+
+    /// An unnamed file of so many bytes in one piece, which begins with this content, written by the device; none if
+    /// there is no such piece.
+    fn donor(
+        &self,
+        own_directory: &PosixHandle,
+        content: &[u8],
+        room_bytes: u64,
+    ) -> io::Result<Option<OwnedFd>> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let donor = fs::openat(own_directory.fd(), ".", flags, Mode::RUSR | Mode::WUSR)?;
+        retry_on_intr(|| fs::fallocate(&donor, FallocateFlags::empty(), 0, room_bytes))?;
+        if pieces(donor.as_fd())? != Some(1) {
+            return Ok(None);
+        }
+        let donor = File::from(donor);
+        donor.write_all_at(content, 0)?;
+        let donor = OwnedFd::from(donor);
+        // Looking has the kernel write the content, and tells whether it could.
+        let is_written = pieces(donor.as_fd())? == Some(1);
+        Ok(is_written.then_some(donor))
     }
 
     pub(super) fn return_blocks(&self, file: &PosixHandle, donor: &PosixHandle) -> io::Result<()> {
