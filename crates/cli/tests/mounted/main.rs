@@ -15,6 +15,8 @@ mod deep;
 mod device_numbers;
 mod doctor;
 mod durable;
+mod failing_device;
+mod failing_writes;
 mod filesystems;
 mod fixture;
 mod full;
