@@ -114,6 +114,14 @@ impl From<PathError> for Failure {
 }
 
 impl Failure {
+    /// Parts of a store, as a shell takes their paths.
+    pub fn as_words(store: &std::path::Path, names: &[&str]) -> String {
+        let words = names
+            .iter()
+            .map(|name| mobifs_host::shell_path(store.join(name)));
+        words.collect::<Vec<String>>().join(" ")
+    }
+
     /// A failure of the store in the directory `path`.
     pub fn of_store(store: &std::path::Path, error: &StoreError) -> Self {
         let path = store.display();
@@ -149,6 +157,13 @@ impl Failure {
             StoreError::Unsuitable(reason) => Self::new(
                 Code::Failed,
                 format!("the store {path} cannot be used: {reason}"),
+            ),
+            StoreError::Immutable { names } => Self::new(
+                Code::Failed,
+                format!(
+                    "no mount can write to the store {path}, because parts of it are immutable or append-only: `chattr -i -a {}`",
+                    Self::as_words(store, names)
+                ),
             ),
             _ => Self::new(Code::Failed, format!("the store {path}: {error}")),
         }

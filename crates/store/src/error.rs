@@ -36,6 +36,15 @@ pub enum StoreError {
         /// Newest version known.
         supported: u32,
     },
+    /// Nothing can be written to the store's own files.
+    #[error(
+        "no mount can write to it, because parts of it are immutable or append-only: {}",
+        names.join(", ")
+    )]
+    Immutable {
+        /// Which ones: names from the store's root on.
+        names: Vec<&'static str>,
+    },
     /// Another process has the store.
     #[error("the store is in use by process {pid}")]
     InUse {

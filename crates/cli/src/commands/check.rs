@@ -39,17 +39,13 @@ fn unwritable(path: &Path, immutable: &[&str]) -> Result<(), Failure> {
     if immutable.is_empty() {
         return Ok(());
     }
-    let words: Vec<String> = immutable
-        .iter()
-        .map(|name| shell_path(path.join(name)))
-        .collect();
     Err(Failure::new(
         Code::Failed,
         format!(
             "the store {} is not damaged, but no mount can write to it, because parts of it are immutable or \
              append-only: `chattr -i -a {}`",
             path.display(),
-            words.join(" ")
+            Failure::as_words(path, immutable)
         ),
     ))
 }

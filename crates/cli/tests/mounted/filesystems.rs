@@ -301,6 +301,68 @@ fn a_check_names_an_immutable_journal() {
     succeeds(&mobifs(&["check"], &fixture.store));
 }
 
+/// Regression: such a store was mounted without a word, with a journal that was open for reading
+/// only, so that no commit ever succeeded, also once the flag was gone.
+#[test]
+fn a_store_with_immutable_parts_is_not_mounted_for_writing() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    fixture.umount();
+    let own = fixture.store.join(".mobifs");
+    for (part, flag) in [("journal", "+i"), ("journal", "+a"), ("stage", "+i")] {
+        let Some(set) = Flagged::set(own.join(part), flag) else {
+            mobifs_skip::skip("no flags of files here");
+            return;
+        };
+        let advice = format!("`chattr -i -a {}`", set.0.display());
+        let refused = ["no mount can write to the store", advice.as_str()];
+        let mounted = fixture.try_mount(&[]);
+        fails(&mounted, 1, &refused);
+        if part == "journal" {
+            fixture.mount(&["-o", "ro"]);
+            fixture.umount();
+        }
+    }
+    fixture.mount(&[]);
+    fs::write(fixture.mountpoint.join("file"), "content").unwrap();
+    fixture.umount();
+    assert_eq!(fs::read(fixture.store.join("file")).unwrap(), b"content");
+}
+
+/// A daemon that is killed meanwhile goes on once the flag is gone, with what was not committed.
+#[test]
+fn a_journal_that_is_immutable_for_a_while_takes_the_changes_afterwards() {
+    needs_mounts!();
+    for is_killed in [false, true] {
+        let fixture = Fixture::new();
+        fixture.mount(&[]);
+        let journal = fixture.store.join(".mobifs/journal");
+        let Some(set) = Flagged::set(journal, "+i") else {
+            mobifs_skip::skip("no flags of files here");
+            return;
+        };
+        fs::write(fixture.mountpoint.join("file"), "content").unwrap();
+        fails(
+            &mobifs(&["sync"], &fixture.mountpoint),
+            1,
+            &["could not be committed and stay in memory"],
+        );
+        if is_killed {
+            let daemon = Pid::from_raw(fixture.daemon_pid() as i32).unwrap();
+            kill_process(daemon, Signal::KILL).unwrap();
+            wait_for(&fixture, "no mount can write to the store");
+        }
+        drop(set);
+        succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+        fs::write(fixture.mountpoint.join("file"), "content again").unwrap();
+        succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+        fixture.umount();
+        let found = fs::read(fixture.store.join("file")).unwrap();
+        assert_eq!(found, b"content again");
+    }
+}
+
 /// Found by trying: a change of an immutable file was acknowledged, and neither it nor anything
 /// else could be applied, or recovered, as long as the file was immutable.
 #[test]

@@ -162,7 +162,10 @@ impl TakeoverState {
         let is_noted = self.lock.is_some();
         let opened = OpenedStore::resume(store, &open_options(plan), &arena, self.lock).map_err(
             |error| {
-                if matches!(error, StoreError::Lower { .. }) {
+                if matches!(
+                    error,
+                    StoreError::Lower { .. } | StoreError::Immutable { .. }
+                ) {
                     postpone(&arena);
                 }
                 try_again(&Failure::of_store(store, &error))

@@ -14,6 +14,7 @@ use crate::lower::Lower;
 use crate::lower::found;
 use crate::overlay::table::NO_INODE;
 use crate::recovery::copied;
+use crate::recovery::immutable::immutable;
 use crate::recovery::report::RecoveryReport;
 
 /// What [`inspect`] found.
@@ -149,28 +150,11 @@ impl<H> Parts<H> {
 
     /// Which of the journal and the directories around it may not be changed.
     fn immutable<L: Lower<Handle = H>>(&self, lower: &L) -> Result<Vec<&'static str>, StoreError> {
-        let directories = [
-            (".mobifs", Some(&self.mobifs)),
-            (".mobifs/stage", self.stage.as_ref()),
-            (".mobifs/limbo", self.limbo.as_ref()),
-        ];
-        let mut immutable = Vec::new();
-        for (name, directory) in directories {
-            let Some(directory) = directory else { continue };
-            let stat = lower.stat(directory).map_err(StoreError::lower(name))?;
-            if stat.immutable {
-                immutable.push(name);
-            }
-        }
-        let journal = lower.stat_at(&self.mobifs, log::JOURNAL);
-        // A missing one is not this function's to report.
-        if found(journal)
-            .map_err(StoreError::lower("looking at the journal"))?
-            .is_some_and(|stat| stat.immutable)
-        {
-            immutable.push(".mobifs/journal");
-        }
-        Ok(immutable)
+        immutable(
+            lower,
+            &self.mobifs,
+            [self.stage.as_ref(), self.limbo.as_ref()],
+        )
     }
 
     /// The journals that salvages have kept, the oldest first.

@@ -5,6 +5,7 @@
 
 pub(crate) mod copied;
 pub(crate) mod copies;
+mod immutable;
 pub(crate) mod inspect;
 mod renamed;
 pub(crate) mod report;
@@ -183,7 +184,7 @@ fn scan<L: Lower>(
     let root_stat = lower
         .stat(&root)
         .map_err(StoreError::lower("stat of the store"))?;
-    let own = Directories::open(&lower, options.read_only, true)?.ok_or_else(no_store)?;
+    let own = open_directories(&lower, options.read_only)?;
     let capabilities = find_capabilities(&lower, &own, options.read_only)?;
     let log_options = log_options(options, saved.is_some());
     let (log, mut scanned) = Reserve::open_with(&lower, &own, || {
@@ -282,6 +283,18 @@ fn report_incomplete<L: Lower>(overlay: &Overlay<L>, files: &BTreeSet<ObjectId>)
              which is damaged now"
         );
     }
+}
+
+fn open_directories<L: Lower>(
+    lower: &L,
+    read_only: bool,
+) -> Result<Directories<L::Handle>, StoreError> {
+    let own = Directories::open(lower, read_only, true)?.ok_or_else(no_store)?;
+    if !read_only {
+        let inner = [own.stage(), own.limbo()].map(|directory| Some(&**directory));
+        immutable::check_none(lower, own.mobifs(), inner)?;
+    }
+    Ok(own)
 }
 
 fn no_store() -> StoreError {
