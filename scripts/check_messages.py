@@ -2,7 +2,8 @@
 """Whether docs/TROUBLESHOOTING.md has every error message of the product, and no other.
 
 A message is the text of an error type (`#[error("…")]`), what a command fails with (`Failure::new`,
-`StoreError::Unsuitable`, the `detail` of a damage, and the shorthands for these), an error in the log
+`StoreError::Unsuitable`, the `detail` of a damage, and the shorthands for these; a text that is the whole error, as
+those of the configuration are), an error in the log
 (`tracing::error!`), or what the SQLite VFS says without failing (`remember`, for `last_error()`, and `warn` and
 `log`, for SQLite's error log). It is written in the document with an ellipsis for what differs from case to case.
 `--list` prints all of them.
@@ -16,8 +17,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "TROUBLESHOOTING.md"
 # What opens an expression with messages in it, up to the closing parenthesis …
 CALLS = re.compile(
-    r"#\[error\(|\btracing::error!\(|\b(?:Failure::new|Self::new|Unsuitable|format_failure|failed|usage|refuse|refused|damaged"
+    r"#\[error\(|\btracing::error!\(|\b(?:Failure::new|Self::new|Unsuitable|format_failure|failed|usage|Fault::new|refuse|refused|damaged"
     r"|impossible|unusable|remember)\((?!\w+: )|(?:self\.warn\)|sqlite\.warn|host\.log)\("
+    r"|(?:\bErr|\b(?:map_err|ok_or_else)\(\|[^|]*\| ?\{?)\s*\(?format!\("
 )
 # … or to the end of the statement or field.
 FIELDS = re.compile(r"\bdetail: |\blet message = |\blet detail = ")
