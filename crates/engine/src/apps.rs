@@ -32,7 +32,7 @@ pub(crate) struct App {
     pub(crate) refusal: Option<FsError>,
     /// Bytes that write calls brought, in closed transactions.
     pub(crate) written_bytes: u64,
-    /// Bytes of pages handed to the store.
+    /// Bytes of these that were committed.
     pub(crate) committed_bytes: u64,
     pub(crate) committed_transactions: u64,
     /// Pages written and overwritten in committed transactions.
@@ -188,12 +188,12 @@ impl Apps {
         }
     }
 
-    /// A transaction was committed with so many bytes of pages, which count as in [`Self::closed`];
+    /// A transaction was committed with so many bytes that were written, which count as in [`Self::closed`];
     /// `refusal` says for each app whether another one of it failed.
     pub(crate) fn committed(
         &mut self,
         closed: &ClosedTransaction,
-        page_bytes: u64,
+        sent_bytes: u64,
         refusal: impl Fn(AppId) -> Option<FsError>,
     ) {
         for &id in &closed.apps {
@@ -201,7 +201,9 @@ impl Apps {
             app.refusal = refusal(id);
             app.committed_transactions += 1;
             if closed.apps.first() == Some(&id) {
-                app.committed_bytes += page_bytes;
+                // What was merged, or got a link, may have been written in the name of another app.
+                let sent_bytes = app.committed_bytes + sent_bytes;
+                app.committed_bytes = sent_bytes.min(app.written_bytes);
             }
             app.committed_written_pages += closed.efficiency.written_pages();
             app.committed_overwritten_pages += closed.efficiency.overwritten_pages();

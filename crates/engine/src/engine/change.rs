@@ -198,6 +198,7 @@ impl Engine {
             .extend(absorbed.orphaned.iter().copied());
         transaction.closing.absorb(absorbed.closing);
         transaction.written_bytes += absorbed.written_bytes;
+        transaction.brought_bytes += absorbed.brought_bytes;
         transaction.charged.absorb(absorbed.charged);
         for id in absorbed.held.into_set() {
             if !transaction.held.insert(id) {
@@ -350,6 +351,7 @@ impl Engine {
         if let Some(Taken { bytes, .. }) = inode.versions.adopt(transaction)
             && let Some(open) = self.transactions.open_mut(transaction)
         {
+            open.brought_bytes += bytes;
             self.accounting.adopt(open, Charge::of(bytes, room));
         }
         self.touch(transaction, id)

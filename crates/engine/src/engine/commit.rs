@@ -464,7 +464,7 @@ impl Engine {
         };
         self.accounting.committed(&closed);
         self.check_accounting();
-        let page_bytes = closed.content.page_bytes();
+        let sent_bytes = closed.sent_bytes();
         for (id, index, _) in &closed.content.pages {
             if let Some(inode) = self.namespace.get_mut(id) {
                 inode.versions.page_committed(transaction, *index);
@@ -478,7 +478,7 @@ impl Engine {
         }
         let transactions = &self.transactions;
         self.apps
-            .committed(&closed, page_bytes, |app| transactions.refusal_of_app(app));
+            .committed(&closed, sent_bytes, |app| transactions.refusal_of_app(app));
         for id in closed.held {
             self.namespace.release_hold(id);
             self.dispose_if_unused(id);

@@ -149,6 +149,7 @@ impl Engine {
         let (app, written_bytes) = (inode.app, data.len() as u64);
         if let Some(open) = self.transactions.open_mut(transaction) {
             open.written_bytes += written_bytes;
+            open.brought_bytes += written_bytes;
         } else {
             self.apps.written(app, written_bytes);
         }

@@ -34,7 +34,7 @@ pub struct AppStatus {
     pub overwritten_pages: u64,
     /// Bytes that write calls brought since the mount.
     pub written_bytes: u64,
-    /// Bytes of pages handed to the store since the mount.
+    /// Bytes of these that were committed since the mount.
     pub committed_bytes: u64,
 }
 

@@ -55,6 +55,7 @@ pub(crate) fn write_open(out: &mut Writer, open: &OpenTransaction) {
         held: _,
         closing,
         written_bytes,
+        brought_bytes,
         charged,
     } = open;
     out.list(apps.iter(), |out, app| out.u32(app.0));
@@ -62,6 +63,7 @@ pub(crate) fn write_open(out: &mut Writer, open: &OpenTransaction) {
     out.u64(opened_at.0);
     write_efficiency(out, closing.efficiency());
     out.u64(*written_bytes);
+    out.u64(*brought_bytes);
     write_charged(out, charged);
 }
 
@@ -78,6 +80,7 @@ pub(crate) fn read_open(
     open.opened_at = MonotonicNs(from.u64()?);
     open.closing = Closing::counted(read_efficiency(&mut from)?);
     open.written_bytes = from.count()?;
+    open.brought_bytes = from.count()?;
     open.charged = read_charged(&mut from)?;
     Ok(open)
 }
@@ -91,6 +94,7 @@ pub(crate) fn write_closed(out: &mut Writer, closed: &ClosedTransaction) {
         orphaned,
         held,
         efficiency,
+        brought_bytes,
         charged,
         content,
         in_flight: _,
@@ -103,6 +107,7 @@ pub(crate) fn write_closed(out: &mut Writer, closed: &ClosedTransaction) {
     write_ids(out, orphaned);
     write_ids(out, held);
     write_efficiency(out, efficiency);
+    out.u64(*brought_bytes);
     write_charged(out, charged);
     out.list(content.objects.iter(), write_state);
     out.list(content.dentries.iter(), |out, (parent, name, child)| {
@@ -129,6 +134,7 @@ pub(crate) fn read_closed_head(
         orphaned: read_ids(from)?,
         held: read_ids(from)?,
         efficiency: read_efficiency(from)?,
+        brought_bytes: from.count()?,
         charged: read_charged(from)?,
         content: Arc::default(),
         in_flight: false,

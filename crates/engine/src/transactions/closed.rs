@@ -66,6 +66,10 @@ pub(crate) struct ClosedTransaction {
     pub(crate) orphaned: BTreeSet<ObjectId>,
     pub(crate) held: BTreeSet<ObjectId>,
     pub(crate) efficiency: Efficiency,
+    /// As [`OpenTransaction::brought_bytes`].
+    ///
+    /// [`OpenTransaction::brought_bytes`]: crate::transactions::OpenTransaction::brought_bytes
+    pub(crate) brought_bytes: u64,
     pub(crate) charged: Charged,
     pub(crate) content: Arc<Content>,
     /// Handed out by `next_commit`, not yet answered.
@@ -75,6 +79,12 @@ pub(crate) struct ClosedTransaction {
 }
 
 impl ClosedTransaction {
+    /// Bytes of content that the app wrote and that a commit of it makes durable. Of a page that
+    /// was written in part only what was written counts, also if that is a few bytes again and again.
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.content.page_bytes().min(self.brought_bytes)
+    }
+
     /// Whether it can be handed out, as far as it alone is concerned.
     pub(crate) const fn is_waiting(&self) -> bool {
         !self.in_flight && self.refusal.is_none()

@@ -168,6 +168,7 @@ impl ClosedTransaction {
         self.opened_at = self.opened_at.min(later.opened_at);
         self.orphaned.extend(&later.orphaned);
         self.efficiency.absorb(&later.efficiency);
+        self.brought_bytes += later.brought_bytes;
         self.charged.absorb(later.charged);
         let held_twice = later.held.intersection(&self.held).copied().collect();
         self.held.extend(&later.held);

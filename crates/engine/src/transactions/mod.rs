@@ -174,6 +174,7 @@ impl Transactions {
             orphaned: open.orphaned.into_set(),
             held: open.held.into_set(),
             efficiency: *open.closing.efficiency(),
+            brought_bytes: open.brought_bytes,
             charged: open.charged,
             content: alloc::sync::Arc::new(content),
             in_flight: false,

@@ -44,6 +44,9 @@ pub(crate) struct OpenTransaction {
     pub(crate) closing: Closing,
     /// Bytes that write calls brought.
     pub(crate) written_bytes: u64,
+    /// The same, and the pages of objects that got a link in it: of the bytes of its pages, at most
+    /// so many are what the app wrote in it.
+    pub(crate) brought_bytes: u64,
     /// Memory that it takes, and room that it will need.
     pub(crate) charged: Charged,
 }
@@ -65,6 +68,7 @@ impl OpenTransaction {
             held: Members::new(is_tracked),
             closing,
             written_bytes: 0,
+            brought_bytes: 0,
             charged: Charged::default(),
         }
     }

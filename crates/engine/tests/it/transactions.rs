@@ -56,6 +56,32 @@ fn the_three_cases_of_a_write() {
     assert_eq!(bed.engine.dirty_bytes(), 0);
 }
 
+/// Regression: an append of ten bytes counted as all of the page that it is in, so that more was sent
+/// to the store than was written.
+#[test]
+fn sent_are_the_bytes_that_were_written_not_the_pages_that_have_them() {
+    let mut bed = Bed::relaxed();
+    let app = bed.directory(ROOT, "app");
+    let log = bed.file(app, "log");
+    bed.checkpoint();
+    let counted = |bed: &Bed| {
+        let apps = bed.engine.status(MonotonicNs(0)).apps;
+        let app = apps.iter().find(|app| app.path == b"app").unwrap();
+        (app.written_bytes, app.committed_bytes)
+    };
+    for n in 0..1000 {
+        bed.write(log, n * 10, b"0123456789");
+        bed.engine.close_all();
+    }
+    assert!(bed.checkpoint().len() > 999);
+    assert_eq!(counted(&bed), (10_000, 10_000));
+    for _ in 0..1000 {
+        bed.write(log, 0, &[1; 4096]);
+    }
+    bed.checkpoint();
+    assert_eq!(counted(&bed), (10_000 + 1000 * 4096, 10_000 + 4096));
+}
+
 #[test]
 fn what_comes_and_goes_within_a_transaction_leaves_no_trace() {
     let mut bed = Bed::relaxed();

@@ -5,7 +5,7 @@ pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"MobiFSar");
 /// Raised when the meaning of anything in the arena changes, the records of
 /// `mobifs_engine::persist` included: a program that was replaced while it ran finds what its
 /// predecessor left.
-pub(super) const VERSION: u64 = 9;
+pub(super) const VERSION: u64 = 10;
 
 // Words of the header.
 pub(super) const MAGIC_AT: usize = 0;
