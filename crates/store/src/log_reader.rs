@@ -4,6 +4,7 @@
 use crate::StoreError;
 use crate::log::codec;
 use crate::log::header::{HEADER_BYTES, Header};
+use crate::log::scan::check_not_later;
 use crate::log::superblock::{SLOTS, Superblock, choose, parse};
 use crate::lower::JOURNAL_BLOCK_BYTES;
 
@@ -73,6 +74,30 @@ impl LogReader {
     #[must_use]
     pub const fn journal_bytes(&self) -> u64 {
         self.superblock.journal_bytes
+    }
+
+    /// Where the search for transactions ends.
+    #[must_use]
+    pub fn reach(&self) -> u64 {
+        self.superblock.reach.min(self.superblock.journal_bytes)
+    }
+
+    /// Checks that the block at `offset` begins no transaction after the one that is `missing`, with
+    /// this sequence and at this offset: a transaction is written only after the one before it is
+    /// durable.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`]: the missing one is damaged. [`StoreError::NewerFormat`].
+    pub fn check_not_later(
+        &self,
+        block: &[u8],
+        offset: u64,
+        missing: (u64, u64),
+    ) -> Result<(), StoreError> {
+        match Header::parse(self.superblock.crc_seed(), block) {
+            Some(header) => check_not_later(&self.superblock, &header, offset, missing),
+            None => Ok(()),
+        }
     }
 
     /// Largest transaction that is written with one durable write, in bytes.

@@ -44,6 +44,11 @@ pub enum PersistError {
     /// A format that is not known.
     #[error("the journal has features that this version does not know (incompatible bits {0:#x})")]
     NewerFormat(u32),
+    /// A format of ext4 that is not known.
+    #[error(
+        "the filesystem has features that this version does not know (incompatible bits {0:#x})"
+    )]
+    NewerFilesystem(u32),
     /// Something in it makes no sense.
     #[error("damaged: {0}")]
     Damaged(String),

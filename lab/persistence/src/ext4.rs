@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use crate::bytes::{ReadAt, be32, le16, le32};
+use crate::bytes::{ReadAt, be32, le16, le32, raw_crc32c};
 use crate::error::PersistError;
 use crate::jbd2::{self, Log, Superblock};
 use crate::kind::{Kind, kind_of_content};
@@ -16,7 +16,12 @@ const COMPAT_HAS_JOURNAL: u32 = 4;
 const INCOMPAT_JOURNAL_DEV: u32 = 8;
 const INCOMPAT_META_BG: u32 = 0x10;
 const INCOMPAT_64BIT: u32 = 0x80;
+/// What ext4 has up to Linux 6.18: filetype, recover, meta_bg, extents, 64bit, mmp, flex_bg, ea_inode, dirdata,
+/// csum_seed, largedir, inline_data, encrypt, casefold.
+const INCOMPAT_KNOWN: u32 = 0x3_f7d6;
 const RO_COMPAT_SPARSE_SUPER: u32 = 1;
+const RO_COMPAT_METADATA_CSUM: u32 = 0x400;
+const CHECKSUM_AT: usize = 0x3fc;
 const COMPAT_SPARSE_SUPER2: u32 = 0x200;
 
 const INODE_IS_ENCRYPTED: u32 = 0x800;
@@ -97,8 +102,16 @@ impl Layout {
             le32(superblock, 0x60),
             le32(superblock, 0x64),
         );
+        let sum = raw_crc32c(!0, &superblock[..CHECKSUM_AT]);
+        if ro_compat & RO_COMPAT_METADATA_CSUM != 0 && sum != le32(superblock, CHECKSUM_AT) {
+            let what = "superblock of the filesystem: its checksum is wrong";
+            return Err(PersistError::Damaged(what.to_owned()));
+        }
         if incompat & INCOMPAT_JOURNAL_DEV != 0 {
             return Err(PersistError::JournalDevice);
+        }
+        if incompat & !INCOMPAT_KNOWN != 0 {
+            return Err(PersistError::NewerFilesystem(incompat & !INCOMPAT_KNOWN));
         }
         if compat & COMPAT_HAS_JOURNAL == 0 {
             return Err(PersistError::NoJournal);

@@ -99,10 +99,6 @@ pub(crate) fn characterise(
     journal: &(impl ReadAt + ?Sized),
 ) -> Result<MobifsFigures, PersistError> {
     let damaged = |what: &str| PersistError::DamagedStore(what.to_owned());
-    let refused = |error: StoreError| match error {
-        StoreError::Corrupt { .. } => PersistError::DamagedStore(error.to_string()),
-        other => PersistError::Store(other),
-    };
     let mut superblocks = vec![0; 2 * LogReader::BLOCK_BYTES];
     let read = journal.read_at(&mut superblocks, 0);
     read.map_err(|_| damaged("it has no room for its superblocks"))?;
@@ -135,5 +131,32 @@ pub(crate) fn characterise(
             _ => break,
         }
     }
+    refuse_later(journal, &reader, (sequence, offset))?;
     Ok(tally.figures())
+}
+
+/// What follows the last whole transaction is one that was not acknowledged, unless there are later ones.
+fn refuse_later(
+    journal: &(impl ReadAt + ?Sized),
+    reader: &LogReader,
+    missing: (u64, u64),
+) -> Result<(), PersistError> {
+    let mut block = vec![0; LogReader::BLOCK_BYTES];
+    for at in (missing.1..reader.reach()).step_by(LogReader::BLOCK_BYTES) {
+        if journal.read_at(&mut block, at).is_err() {
+            let what = "it is shorter than its superblock says";
+            return Err(PersistError::DamagedStore(what.to_owned()));
+        }
+        reader
+            .check_not_later(&block, at, missing)
+            .map_err(refused)?;
+    }
+    Ok(())
+}
+
+fn refused(error: StoreError) -> PersistError {
+    match error {
+        StoreError::Corrupt { .. } => PersistError::DamagedStore(error.to_string()),
+        other => PersistError::Store(other),
+    }
 }

@@ -162,7 +162,7 @@ impl<'s, 'r> Scanner<'s, 'r> {
         missing: u64,
         next_data: &mut NextData<'_>,
     ) -> Result<(), StoreError> {
-        let (seed, epoch) = (self.superblock.crc_seed(), self.superblock.epoch);
+        let seed = self.superblock.crc_seed();
         let end = range.end.min(self.superblock.journal_bytes);
         let mut offset = range.start;
         let mut looked_until = range.start;
@@ -177,25 +177,38 @@ impl<'s, 'r> Scanner<'s, 'r> {
             }
             let block = self.window.bytes_at(offset, JOURNAL_BLOCK_BYTES)?;
             if let Some(header) = Header::parse(seed, block) {
-                if header.epoch > epoch {
-                    return Err(StoreError::Corrupt {
-                        what: "journal superblock".to_owned(),
-                        detail: format!(
-                            "it is of epoch {epoch}, but transaction {} at byte {offset} is of \
-                             epoch {}: the newer superblock is lost",
-                            header.sequence, header.epoch
-                        ),
-                    });
-                }
-                if header.epoch == epoch && header.sequence > missing {
-                    check_format(&header, offset)?;
-                    return Err(not_whole(missing, range.start, header.sequence, offset));
-                }
+                check_not_later(self.superblock, &header, offset, (missing, range.start))?;
             }
             offset += BLOCK;
         }
         Ok(())
     }
+}
+
+/// Refuses a transaction at `offset` that is later than the one that is `missing`, with this sequence
+/// and at this offset.
+pub(crate) fn check_not_later(
+    superblock: &Superblock,
+    header: &Header,
+    offset: u64,
+    missing: (u64, u64),
+) -> Result<(), StoreError> {
+    let (epoch, (sequence, missing_at)) = (superblock.epoch, missing);
+    if header.epoch > epoch {
+        return Err(StoreError::Corrupt {
+            what: "journal superblock".to_owned(),
+            detail: format!(
+                "it is of epoch {epoch}, but transaction {} at byte {offset} is of epoch {}: the newer \
+                 superblock is lost",
+                header.sequence, header.epoch
+            ),
+        });
+    }
+    if header.epoch == epoch && header.sequence > sequence {
+        check_format(header, offset)?;
+        return Err(not_whole(sequence, missing_at, header.sequence, offset));
+    }
+    Ok(())
 }
 
 fn check_format(header: &Header, offset: u64) -> Result<(), StoreError> {

@@ -101,6 +101,7 @@ pub(super) fn failure(error: &PersistError) -> Failure {
         PersistError::Damaged(_)
         | PersistError::DamagedStore(_)
         | PersistError::NewerFormat(_)
+        | PersistError::NewerFilesystem(_)
         | PersistError::Store(_) => Code::Damaged,
         _ => Code::Failed,
     };

@@ -6,8 +6,9 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use mobifs_base::{Entry, ObjectId, ObjectState, Transaction};
 use mobifs_persistence::{PersistError, at_rest, section, text};
-use mobifs_store::{Gate, JournalOptions, JournalStore, PosixLower};
+use mobifs_store::{Gate, JournalOptions, JournalStore, PosixLower, Store as _};
 use tempfile::TempDir;
 
 use crate::disk::run;
@@ -40,7 +41,8 @@ fn filesystems_without_a_journal_that_can_be_read_are_refused() {
     let path = image(&directory, "device", &["-b", "1024", "-O", "journal_dev"]);
     assert!(matches!(refused(&path), PersistError::JournalDevice));
     // The superblock of one with an external journal: no inode, a UUID.
-    let path = image(&directory, "external", &["-b", "1024"]);
+    let external = ["-b", "1024", "-O", "^metadata_csum"];
+    let path = image(&directory, "external", &external);
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&[0; 4], 1024 + 0xe0).unwrap();
     assert!(matches!(refused(&path), PersistError::External(_)));
@@ -62,6 +64,33 @@ fn filesystems_without_a_journal_that_can_be_read_are_refused() {
     );
     file.write_all_at(&[0; 4], at as u64).unwrap();
     assert!(matches!(refused(&path), PersistError::Damaged(_)));
+}
+
+/// Regression: both were read as if nothing were wrong with them.
+#[test]
+fn an_ext4_with_an_unknown_feature_or_a_damaged_superblock_is_refused() {
+    const SUPERBLOCK: u64 = 1024;
+    const INCOMPAT: u64 = SUPERBLOCK + 0x60;
+    let directory = tempfile::tempdir().unwrap();
+    if !mobifs_skip::can(mobifs_skip::why_fails(Command::new("mkfs.ext4").arg("-V"))) {
+        return;
+    }
+    let path = image(&directory, "unknown", &["-O", "^metadata_csum"]);
+    at_rest::characterise(&path).unwrap();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&[0x80], INCOMPAT + 3).unwrap();
+    let said = refused(&path);
+    assert!(
+        matches!(said, PersistError::NewerFilesystem(0x8000_0000)),
+        "{said}"
+    );
+    let path = image(&directory, "checksum", &["-O", "metadata_csum"]);
+    at_rest::characterise(&path).unwrap();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    // Part of the volume's name, which matters to nothing else.
+    file.write_all_at(&[b'x'], SUPERBLOCK + 0x78).unwrap();
+    let said = refused(&path).to_string();
+    assert!(said.contains("its checksum is wrong"), "{said}");
 }
 
 #[test]
@@ -98,6 +127,37 @@ fn what_is_no_file_is_refused_and_not_waited_for() {
         let said = refused(path);
         assert!(matches!(said, PersistError::NotAFile), "{said}");
     }
+}
+
+/// Regression: what came before the damage was shown as if it were everything.
+#[test]
+fn a_journal_of_mobifs_with_a_damaged_transaction_before_others_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let lower = Gate::new(PosixLower::open(directory.path()).unwrap());
+    let (store, _) = JournalStore::open(lower, &JournalOptions::default()).unwrap();
+    for number in 0..3 {
+        let root = Entry::Object(ObjectState {
+            id: ObjectId::ROOT,
+            created: false,
+            attributes: store.object(ObjectId::ROOT).unwrap().attributes,
+            symlink_target: None,
+            zeroed: Vec::new(),
+            allocated: Vec::new(),
+            xattrs: Vec::new(),
+        });
+        store.commit(Transaction::tagged(number, [root])).unwrap();
+    }
+    drop(store);
+    let journal = directory.path().join(".mobifs/journal");
+    let commits = |path: &Path| at_rest::characterise(path).unwrap().mobifs.unwrap().commits;
+    assert_eq!(commits(&journal), 3);
+    let file = OpenOptions::new().write(true).open(&journal).unwrap();
+    // After two superblocks, each transaction is a block. The last one may be torn, and no other.
+    file.write_all_at(b"damaged", 4 * 4096 + 40).unwrap();
+    assert_eq!(commits(&journal), 2);
+    file.write_all_at(b"damaged", 2 * 4096 + 40).unwrap();
+    let said = refused(&journal).to_string();
+    assert!(said.contains("transaction 1 at byte 8192"), "{said}");
 }
 
 /// A store without an app, closed: its journal has no transaction.
