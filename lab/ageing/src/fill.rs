@@ -359,6 +359,9 @@ pub(crate) fn resume_and_apply(
         if procedure.takes_rest {
             filling.take_rest()?;
         }
+        // A file that is deleted before its blocks are allocated leaves no hole.
+        apply()?;
+        filling.write_out()?;
         filling.delete_files()?;
     }
     let mut filled = filling.filled;
@@ -627,6 +630,12 @@ impl<'f, 'w> Filling<'f, 'w> {
         }
         self.filled.was_full_early = true;
         Ok(())
+    }
+
+    /// Has the filesystem allocate and write what is only in memory.
+    fn write_out(&self) -> Result<(), AgeError> {
+        let root = File::open(self.root).at("open", self.root)?;
+        rustix::fs::syncfs(&root).at("write out", self.root)
     }
 
     fn delete_files(&mut self) -> Result<(), AgeError> {

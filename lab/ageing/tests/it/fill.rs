@@ -143,6 +143,26 @@ fn smaller_files_leave_smaller_holes() {
     );
 }
 
+/// Regression: few small files were deleted before ext4 had allocated their blocks, and left no holes.
+#[test]
+fn few_small_files_leave_as_many_holes_as_many_do() {
+    const GIB: u64 = 1 << 30;
+    let Some(disk) = Disk::new("ext4", GIB) else {
+        return;
+    };
+    let procedure = Procedure::aged(7, Ageing::Severe, GIB, 20_000_000);
+    let filled = fill::run(&disk.path(), &procedure, &mut on).unwrap();
+    assert!(filled.small_files_deleted > 1000, "{filled:?}");
+    let report = measure(&[disk.path()], &Options::default(), None, &|_| {}).unwrap();
+    let free = report.report.filesystems[0].free.as_ref().unwrap();
+    assert!(
+        free.extents > filled.small_files_deleted / 4,
+        "{} free extents by {} deleted files",
+        free.extents,
+        filled.small_files_deleted
+    );
+}
+
 #[test]
 fn a_stopped_run_goes_on_to_the_same_tree() {
     let procedure = Procedure::new(9, Utilisation::High);
