@@ -7,8 +7,7 @@ use mobifs_daemon::{Failure, predecessor, raise_limits};
 use mobifs_volume::{CalibrationReport, Config, OpenOptions, OpenedStore};
 use serde_json::json;
 
-use super::figures::size;
-use super::measured::{device, table};
+use super::measured::{device, durable_up_to, table};
 use super::progress::Progress;
 use super::{ask, check, json_text, print, refuse_under_run, unexpected};
 use crate::arguments::CalibrateArguments;
@@ -69,14 +68,11 @@ fn document(measured: &CalibrationReport) -> serde_json::Value {
 fn text(measured: &CalibrationReport) -> String {
     let mut text = format!("{}\n", device(measured));
     text += &table(measured, "");
-    text += &match measured.durable_write_max_bytes {
-        0 => "every commit is a write and a flush\n".to_owned(),
-        bytes => format!(
-            "commits up to {} are one durable write, larger ones a write and a flush\n",
-            size(bytes)
-        ),
-    };
-    text
+    text += &durable_up_to(measured.durable_write_max_bytes);
+    if measured.durable_write_max_bytes > 0 {
+        text += ", larger ones a write and a flush";
+    }
+    text + "\n"
 }
 
 #[cfg(test)]

@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mobifs_daemon::{Code, Failure, PathError, check_store, predecessor, raise_limits};
-use mobifs_host::{printable, printable_path, shell_path};
+use mobifs_host::{mounts, printable, printable_path, shell_path};
 use mobifs_store::{Inspection, StoreError, StoreScope};
-use mobifs_volume::{StoreLock, inspect};
+use mobifs_volume::{CalibrationReport, StoreLock, inspect};
 
-use super::figures::size;
 use super::measured;
 use super::progress::Progress;
 use crate::arguments::CheckArguments;
@@ -58,8 +57,29 @@ pub(super) fn existing(store: &Path, read_only: bool) -> Result<PathBuf, Failure
             let message = format!("the store {} does not exist", path.display());
             Failure::new(Code::Failed, message)
         }
+        PathError::StoreInsideMount { path, mount } if path == mount => mounted(&mount),
         error => error.into(),
     })
+}
+
+/// A mount was named instead of its store.
+fn mounted(mount: &Path) -> Failure {
+    let table = mounts().unwrap_or_default();
+    let mut there = table.iter().rev();
+    let source = there.find(|entry| entry.mountpoint == mount && entry.has_subtype("mobifs"));
+    let store = source.filter(|entry| Path::new(&entry.source).is_absolute());
+    let shown = mount.display();
+    let message = match store {
+        Some(entry) => format!(
+            "{shown} is a MobiFS mount and not a store: name its store, {}, when it is unmounted",
+            Path::new(&entry.source).display()
+        ),
+        None => format!(
+            "{shown} is a MobiFS mount and not a store: `mobifs status {}` names its store",
+            shell_path(mount)
+        ),
+    };
+    Failure::new(Code::InUse, message)
 }
 
 /// The file that is read while a store is examined.
@@ -184,12 +204,10 @@ fn write_problems(out: &mut String, found: &Inspection) -> std::fmt::Result {
 
 /// Up to which size commits are one durable write, and what was measured.
 fn write_durable(out: &mut String, found: &Inspection) -> std::fmt::Result {
-    match found.direct_bytes_max {
-        0 => writeln!(out, "  every commit is a write and a flush")?,
-        bytes => writeln!(out, "  commits up to {} are one durable write", size(bytes))?,
-    }
-    if let Some(measured) = &found.calibration {
-        let measured = measured.into();
+    let measured = found.calibration.as_ref().map(CalibrationReport::from);
+    let in_force = measured::in_force(found.direct_bytes_max, measured.as_ref());
+    writeln!(out, "  {in_force}")?;
+    if let Some(measured) = measured {
         writeln!(out, "  measured on {}:", measured::device(&measured))?;
         write!(out, "{}", measured::table(&measured, "  "))?;
     }

@@ -336,10 +336,8 @@ fn write_durable(text: &mut String, store: &StoreStatus) -> std::fmt::Result {
     let Some(measured) = &store.calibration else {
         return Ok(());
     };
-    let direct = match store.journal.durable_write_max_bytes {
-        0 => "every commit is a write and a flush".to_owned(),
-        bytes => format!("commits up to {} are one durable write", size(bytes)),
-    };
+    let in_force = store.journal.durable_write_max_bytes;
+    let direct = measured::in_force(in_force, Some(measured));
     let times = measured.sizes.first().map_or_else(String::new, |times| {
         format!(
             " ({}: {}, with a flush {})",

@@ -330,6 +330,20 @@ fn a_store_with_immutable_parts_is_not_mounted_for_writing() {
     assert_eq!(fs::read(fixture.store.join("file")).unwrap(), b"content");
 }
 
+/// Regression: the answer was about stores that lie in a mount.
+#[test]
+fn a_mount_that_is_given_instead_of_its_store_is_called_that() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    let store = format!("name its store, {}", fixture.store.display());
+    for command in ["check", "recover"] {
+        let refused = mobifs(&[command], &fixture.mountpoint);
+        fails(&refused, 3, &["is a MobiFS mount and not a store", &store]);
+    }
+    fixture.umount();
+}
+
 /// A daemon that is killed meanwhile goes on once the flag is gone, with what was not committed.
 #[test]
 fn a_journal_that_is_immutable_for_a_while_takes_the_changes_afterwards() {
