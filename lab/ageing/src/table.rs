@@ -72,11 +72,17 @@ fn large_and_small(work: &LargeAndSmall) -> String {
     };
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let mut text = format!(
-        "seed {}: {:.1} % used, {:.0} MB free\n{} large files of {:.0} MB ({})\n{} small files made, {} of them \
-         deleted ({:.1} MB)\nchecksum {:016x}\n",
+        "seed {}: {:.1} % used, {:.0} MB free\n",
         filled.procedure.seed,
         f64::from(filled.after.used_permille()) / 10.0,
         megabytes(filled.after.free_bytes),
+    );
+    if filled.large_files + filled.small_files_made == 0 {
+        text.push_str("no files were made\n");
+        return text;
+    }
+    text += &format!(
+        "{} large files of {:.0} MB ({})\n{} small files made, {} of them deleted ({:.1} MB)\nchecksum {:016x}\n",
         filled.large_files,
         megabytes(filled.large_bytes),
         if filled.large_were_allocated {
@@ -95,4 +101,43 @@ fn large_and_small(work: &LargeAndSmall) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fill::{Filled, Procedure, Utilisation};
+    use crate::space::Space;
+
+    use super::*;
+
+    /// Regression: "0 large files of 0 MB (written)".
+    #[test]
+    fn a_filesystem_that_nothing_was_done_to_has_no_files() {
+        let before = Space {
+            used_bytes: 1 << 20,
+            free_bytes: 1 << 30,
+            free_files: None,
+            block_bytes: 4096,
+        };
+        let procedure = Procedure::new(7, Utilisation::Low);
+        let filled = Filled {
+            procedure,
+            before,
+            after: before,
+            large_files: 0,
+            large_bytes: 0,
+            large_were_allocated: false,
+            small_files_made: 0,
+            small_files_deleted: 0,
+            deleted_bytes: 0,
+            was_full_early: false,
+            checksum: 0,
+        };
+        let text = large_and_small(&LargeAndSmall {
+            procedure,
+            before,
+            filled: Some(filled),
+        });
+        assert!(text.ends_with("no files were made\n"), "{text}");
+    }
 }

@@ -11,7 +11,7 @@ use crate::error::DefragError;
 use crate::ext4;
 use crate::mover::Mover;
 use crate::plan::{Reason, Step};
-use crate::report::{Planned, PlannedFile, written_by_copying, written_by_remapping};
+use crate::report::{Limit, Planned, PlannedFile, written_by_copying, written_by_remapping};
 use crate::scan::Tree;
 use crate::space::Space;
 use crate::work::Work;
@@ -139,11 +139,15 @@ impl Work<'_> {
                 saved_ms: fewer as f64 * self.options.model.piece_ms,
             }
         });
+        let copied_bytes = written_by_copying(moved, moves);
+        let remapped_bytes = can_remap.then(|| written_by_remapping(moved, moves));
+        let most = self.options.flash_writes_max_bytes;
         self.report.planned = Some(Planned {
             files: named.len() as u64,
             first: first.collect(),
-            copied_bytes: written_by_copying(moved, moves),
-            remapped_bytes: can_remap.then(|| written_by_remapping(moved, moves)),
+            copied_bytes,
+            remapped_bytes,
+            limit: most.and_then(|most| Limit::of(most, copied_bytes, remapped_bytes)),
         });
         self.report.after = sums.state();
     }

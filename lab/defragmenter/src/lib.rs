@@ -28,7 +28,7 @@ pub use error::DefragError;
 pub use hot::Hot;
 pub use options::{Mode, Options};
 pub use report::{
-    DeviceFigures, FreeRun, Planned, PlannedFile, Report, SCHEMA, State, Stopped, table,
+    DeviceFigures, FreeRun, Limit, Planned, PlannedFile, Report, SCHEMA, State, Stopped, table,
 };
 pub use run::defragment;
 pub use space::Space;

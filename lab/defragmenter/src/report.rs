@@ -110,6 +110,31 @@ pub struct Planned {
     pub copied_bytes: u64,
     /// What `--remap` would have programmed; none where there is no served device.
     pub remapped_bytes: Option<u64>,
+    /// The limit on flash writes, if it would end the run before everything has moved.
+    pub limit: Option<Limit>,
+}
+
+/// A limit on flash writes that would end a run early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Limit {
+    /// What may be written.
+    pub bytes: u64,
+    /// Whether it ends `--copy`.
+    pub ends_copying: bool,
+    /// Whether it ends `--remap`.
+    pub ends_remapping: bool,
+}
+
+impl Limit {
+    /// None if neither way would write so much.
+    pub(crate) fn of(bytes: u64, copied_bytes: u64, remapped_bytes: Option<u64>) -> Option<Self> {
+        let limit = Self {
+            bytes,
+            ends_copying: copied_bytes > bytes,
+            ends_remapping: remapped_bytes.is_some_and(|remapped| remapped > bytes),
+        };
+        (limit.ends_copying || limit.ends_remapping).then_some(limit)
+    }
 }
 
 /// A file of which something would move.
@@ -357,6 +382,18 @@ fn write_planned(text: &mut String, planned: &Planned) -> std::fmt::Result {
         write!(text, ", about {} by remapping", size(bytes))?;
     }
     writeln!(text)?;
+    if let Some(limit) = &planned.limit {
+        writeln!(
+            text,
+            "the limit on flash writes, {}, would end {} before that",
+            size(limit.bytes),
+            match (limit.ends_copying, limit.ends_remapping) {
+                (true, true) => "both",
+                (false, true) => "remapping",
+                _ => "copying",
+            }
+        )?;
+    }
     if planned.files == 0 {
         return Ok(());
     }
@@ -394,6 +431,29 @@ fn write_planned(text: &mut String, planned: &Planned) -> std::fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: a dry run did not say that the limit it was given would end the run.
+    #[test]
+    fn a_limit_that_would_end_a_run_is_said() {
+        let of = |bytes| Limit::of(bytes, 5000, Some(300));
+        assert_eq!(of(5000), None);
+        assert_eq!(Limit::of(5000, 5000, None), None);
+        let ends = of(299).unwrap();
+        assert!(ends.ends_copying && ends.ends_remapping);
+        let mut text = String::new();
+        let planned = Planned {
+            files: 0,
+            first: Vec::new(),
+            copied_bytes: 5000,
+            remapped_bytes: Some(300),
+            limit: of(4096),
+        };
+        write_planned(&mut text, &planned).unwrap();
+        assert!(
+            text.contains("limit on flash writes") && text.contains("would end copying"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn sums_do_not_depend_on_the_order_and_changes_are_exact() {

@@ -25,6 +25,17 @@ pub enum ConfigError {
     /// A capacity that the model cannot have.
     #[error("a capacity of {0} bytes is not possible: {1}")]
     Capacity(u64, &'static str),
+    /// A capacity whose mapping the log of remaps has no room for.
+    #[error(
+        "a capacity of {given_bytes} bytes is not possible: at most {most_bytes} bytes are, because a discard of all of \
+         it has to fit half of remap.log_pages"
+    )]
+    CapacityAbove {
+        /// What was given.
+        given_bytes: u64,
+        /// What is possible.
+        most_bytes: u64,
+    },
 }
 
 impl ConfigError {

@@ -69,8 +69,12 @@ impl Geometry {
         let log_numbers = log_pages * 2;
         let log_entries = log_pages / 2 * config.remap.log_entries_per_page.value;
         if map_pages > log_entries {
-            let why = "a discard of all of it does not fit half of remap.log_pages";
-            return Err(ConfigError::Capacity(capacity_bytes, why));
+            return Err(ConfigError::CapacityAbove {
+                given_bytes: capacity_bytes,
+                most_bytes: u64::from(log_entries)
+                    * u64::from(ENTRIES_PER_MAP_PAGE)
+                    * PAGE_BYTES as u64,
+            });
         }
 
         let data_blocks = logical_pages.div_ceil(slots_per_block);

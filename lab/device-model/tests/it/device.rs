@@ -69,6 +69,11 @@ fn a_wrong_configuration_is_refused_by_name() {
     for capacity in [0, 1000, 1 << 50] {
         assert!(Model::new(&config, capacity, 0).is_err());
     }
+    // Regression: what is possible was not said.
+    let said = Model::new(&config, 3 << 40, 0).err().unwrap().to_string();
+    let most = said.split_once("at most ").map(|(_, rest)| rest);
+    let most = most.and_then(|rest| rest.split_once(" bytes")).unwrap().0;
+    Model::new(&config, most.parse().unwrap(), 0).unwrap();
     let written = Config::from_toml(&config.to_toml()).unwrap();
     assert_eq!(written, config);
     assert_ne!(config.digest(), Preset::Ufs31.config().unwrap().digest());

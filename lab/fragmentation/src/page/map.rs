@@ -216,11 +216,11 @@ fn picture(
 
 fn title(file: &Drawn) -> String {
     format!(
-        "{}\n{}, {} in {} extents, DoF {:.2}",
+        "{}\n{}, {} in {}, DoF {:.2}",
         crate::names::shown(&file.path),
         file.kind.name(),
         size(file.size),
-        number(file.shape.extents),
+        counted(file.shape.extents, "extent", "extents"),
         file.shape.dof().unwrap_or(1.0)
     )
 }
@@ -234,10 +234,10 @@ fn legend(files: &[&Drawn], number_of_place: usize) -> String {
         let _written = write!(
             text,
             "<li data-f=\"{number_of_place}-{file}\"><i style=\"background:{}\"></i>\
-             <span class=\"path\">{}</span> <small>{} extents, {}</small>",
+             <span class=\"path\">{}</span> <small>{}, {}</small>",
             colour(file),
             escaped(&crate::names::shown(&drawn.path)),
-            number(drawn.shape.extents),
+            counted(drawn.shape.extents, "extent", "extents"),
             size(drawn.size)
         );
     }

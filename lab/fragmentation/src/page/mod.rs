@@ -181,11 +181,11 @@ fn free(report: &Report) -> Result<String, PlotError> {
         };
         let _written = write!(
             text,
-            "<section><h2>Free room of {}</h2><p>{} in {} extents, {} on average; the largest has \
+            "<section><h2>Free room of {}</h2><p>{} in {}, {} on average; the largest has \
              {}.</p><div class=\"charts\"><figure>{}</figure></div></section>",
             escaped(&filesystem.source),
             size(free.bytes),
-            number(free.extents),
+            counted(free.extents, "extent", "extents"),
             size(free.mean_bytes.unwrap_or(0.0) as u64),
             size(free.largest_bytes),
             charts::free(free)?
