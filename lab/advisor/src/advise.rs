@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use mobifs_defragmenter::{DefragError, Mode, Report as Plan, defragment};
+use mobifs_defragmenter::{DefragError, Hot, Mode, Report as Plan, defragment};
 use mobifs_fragmentation::{
     Kind, MeasureError, MeasuredFile, Model, Report as Measured, counted, measure_each, shown, size,
 };
@@ -248,6 +248,8 @@ fn is_image(path: &Path, about: &std::fs::Metadata) -> bool {
 struct Seen<'a> {
     site: &'a Site,
     options: &'a Options,
+    /// What the trace reads, also by other names of the same files.
+    hot: Option<Hot>,
     databases: Vec<Database>,
     growing: Vec<Growing>,
     samples: Samples,
@@ -258,9 +260,15 @@ struct Seen<'a> {
 
 impl<'a> Seen<'a> {
     fn new(site: &'a Site, options: &'a Options) -> Self {
+        let hot = options.trace.as_ref().map(|(facts, _)| {
+            let mut hot = facts.hot().clone();
+            hot.find_links(&site.path);
+            hot
+        });
         Self {
             site,
             options,
+            hot,
             databases: Vec::new(),
             growing: Vec::new(),
             samples: Samples::default(),
@@ -282,8 +290,8 @@ impl<'a> Seen<'a> {
         // The walk gives paths below what was given, which may be relative.
         let absolute = absolute_without_touching(path).unwrap_or_else(|_| path.to_owned());
         let trace = self.options.trace.as_ref().map(|(facts, _)| facts);
-        if let Some(facts) = trace {
-            if facts.hot().of(&absolute, &self.site.path).is_none() {
+        if let Some(hot) = &self.hot {
+            if hot.of(&absolute, &self.site.path).is_none() {
                 return;
             }
             self.files_here += 1;

@@ -259,6 +259,8 @@ fn mark_hot(tree: &mut Tree, options: &Options) {
     let absolute = |path: PathBuf| path.canonicalize().unwrap_or(path);
     let tops = tree.tops.iter().map(|(path, _)| absolute(path.clone()));
     let tops: Vec<PathBuf> = tops.collect();
+    let mut hot = hot.clone();
+    tops.iter().for_each(|top| hot.find_links(top));
     for number in 0..tree.files.len() {
         let wanted = tree.files.get(number).filter(|file| file.layout.is_wanted);
         let Some(path) = wanted.map(|file| tree.path(file)) else {

@@ -110,6 +110,20 @@ fn only_what_a_trace_reads_is_moved_and_a_signal_ends_it_between_moves() {
         .output()
         .unwrap();
     let predicted = document(&output);
+    // Regression: a file that was read by another of its names counted as not read.
+    fs::hard_link(path.join("b"), path.join("link-of-b")).unwrap();
+    let by_link = disk.0.path().join("link.parquet");
+    trace_of(&path.join("link-of-b"), &by_link);
+    let words = ["--dry-run", "--all", "--json", "--hot"];
+    let words = [&words[..], &[by_link.to_str().unwrap(), mount]].concat();
+    let output = command(&words).output().unwrap();
+    assert_eq!(document(&output)["after"], predicted["after"]);
+    let advised = Command::new(env!("CARGO_BIN_EXE_mobifs-lab"))
+        .args(["frag", "advise", "--json", "--trace"])
+        .args([by_link.to_str().unwrap(), mount])
+        .output()
+        .unwrap();
+    assert_eq!(document(&advised)["trace"]["files_here"], 1);
     let output = command(&[&["--copy"], &hot[..]].concat()).output().unwrap();
     let report = document(&output);
     assert_eq!(predicted["after"], report["after"]);
