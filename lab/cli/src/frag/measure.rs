@@ -148,23 +148,22 @@ impl Output {
         let opened = if path.metadata().is_ok_and(|about| !about.is_file()) {
             open_special(&path).map(|file| (file, None))
         } else {
-            let parent = path
-                .parent()
-                .filter(|parent| !parent.as_os_str().is_empty());
             let file = tempfile::Builder::new()
                 .prefix(".mobifs-frag-")
                 .permissions(Permissions::from_mode(0o666))
-                .tempfile_in(parent.unwrap_or_else(|| Path::new(".")));
+                .tempfile_in(directory_of(&path));
             file.map(|file| {
                 let (file, path) = file.into_parts();
                 (file, Some(path))
             })
         };
         // Without the name that the file would have until then.
-        let plain = |error: std::io::Error| {
-            error
-                .raw_os_error()
-                .map_or(error, std::io::Error::from_raw_os_error)
+        let plain = |error: std::io::Error| match error.raw_os_error() {
+            Some(number) => std::io::Error::from_raw_os_error(number),
+            None => directory_of(&path)
+                .metadata()
+                .err()
+                .unwrap_or_else(|| error.kind().into()),
         };
         let (file, unfinished) = opened.map_err(|error| cannot_write(given, &plain(error)))?;
         Ok(Self {
@@ -194,6 +193,13 @@ impl Write for Output {
     fn flush(&mut self) -> std::io::Result<()> {
         self.writer.flush()
     }
+}
+
+/// The directory that a file lies in.
+fn directory_of(path: &Path) -> &Path {
+    let parent = path.parent();
+    let parent = parent.filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or_else(|| Path::new("."))
 }
 
 /// Opens a pipe or a device. A pipe is refused that nothing reads, which would have to be waited for.

@@ -5,27 +5,12 @@ use std::path::Path;
 use clap::Args;
 use mobifs_advisor::TraceFacts;
 use mobifs_fragmentation::Model;
-use mobifs_trace::{LoadError, LoadOptions, load};
 
-use crate::failure::{Code, Failure};
+use crate::failure::Failure;
 
 /// What a trace says of files.
 pub(super) fn facts_of(path: &Path) -> Result<TraceFacts, Failure> {
-    let usage = |said: &str| Failure::new(Code::Usage, format!("{}: {said}", path.display()));
-    // Opening a pipe would wait for one that writes to it.
-    if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
-        return Err(usage("this is no file, and so no trace"));
-    }
-    let loaded = match load(path, &LoadOptions::default()) {
-        Err(LoadError::Unrecognised { .. }) => {
-            return Err(usage(
-                "the content looks like no trace; if it is one, `mobifs trace import --from FORMAT` makes it known",
-            ));
-        }
-        loaded => loaded?,
-    };
-    crate::trace::report(&loaded.report);
-    Ok(TraceFacts::of(&loaded.trace))
+    Ok(TraceFacts::of(&crate::trace::known_trace(path)?))
 }
 
 /// What fragments cost, as S4 fits it.

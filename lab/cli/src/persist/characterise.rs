@@ -146,6 +146,8 @@ fn command(arguments: &CharacteriseArguments) -> Result<Vec<OsString>, Failure> 
     let Some(trace) = &arguments.trace else {
         return Ok(arguments.command.clone());
     };
+    // Before a device is served: what replays it could only say so in the middle.
+    crate::trace::known_trace(trace)?;
     let failed =
         |error: std::io::Error| Failure::new(Code::Failed, format!("{}: {error}", trace.display()));
     let own = std::env::current_exe().map_err(failed)?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
-use mobifs_trace::{ImportReport, LoadOptions, Selection, Trace, TraceNs, cut, load};
+use mobifs_trace::{ImportReport, LoadError, LoadOptions, Selection, Trace, TraceNs, cut, load};
 
 use super::arguments::{InputArguments, SelectionArguments};
 use crate::failure::{Code, Failure};
@@ -11,6 +11,25 @@ use crate::failure::{Code, Failure};
 /// Loads a trace; what was left out goes to standard error.
 pub(super) fn trace(path: &Path, arguments: &InputArguments) -> Result<Trace, Failure> {
     let loaded = load(path, &options(arguments)?)?;
+    report(&loaded.report);
+    Ok(loaded.trace)
+}
+
+/// Loads a trace for a command that has no options of other tools' formats.
+pub(crate) fn known_trace(path: &Path) -> Result<Trace, Failure> {
+    let usage = |said: &str| Failure::new(Code::Usage, format!("{}: {said}", path.display()));
+    // Opening a pipe would wait for one that writes to it.
+    if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
+        return Err(usage("this is no file, and so no trace"));
+    }
+    let loaded = match load(path, &LoadOptions::default()) {
+        Err(LoadError::Unrecognised { .. }) => {
+            return Err(usage(
+                "the content looks like no trace; if it is one, `mobifs trace import --from FORMAT` makes it known",
+            ));
+        }
+        loaded => loaded?,
+    };
     report(&loaded.report);
     Ok(loaded.trace)
 }

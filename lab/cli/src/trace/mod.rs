@@ -14,7 +14,7 @@ mod replay;
 mod stat;
 
 pub(crate) use arguments::InputArguments;
-pub(crate) use input::{options, report};
+pub(crate) use input::{known_trace, options, report};
 use std::process::ExitCode;
 
 use crate::failure::Failure;

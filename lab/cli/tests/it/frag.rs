@@ -65,6 +65,8 @@ fn a_measurement_has_a_table_a_document_lines_and_a_page() {
     assert_eq!(fs::read_to_string(&csv).unwrap().lines().count(), 4);
     let page = fs::read_to_string(&html).unwrap();
     assert!(page.contains("<svg") && page.ends_with("</html>\n"));
+    // Regression: "1 extents".
+    assert!(page.contains("<small>1 extent, ") && !page.contains("<small>1 extents"));
     // Neither a link nor a device is replaced.
     let link = base.path().join("link");
     std::os::unix::fs::symlink("f.csv", &link).unwrap();
@@ -109,7 +111,14 @@ fn bad_input_is_refused_in_one_sentence_and_nothing_is_lost() {
     refused(&["/proc/self"], 2, "symbolic link");
     refused(&["/proc"], 1, "does not report where files lie");
     let html = base.path().join("missing/p.html");
-    refused(&["--html", html.to_str().unwrap(), text], 1, "cannot write");
+    // Regression: the message had the name that the file has until it is complete, too.
+    for option in ["--html", "--csv"] {
+        let output = html.to_str().unwrap();
+        let found = format!("cannot write {output}: No such file or directory (os error 2)");
+        refused(&[option, output, text], 1, &found);
+        let said = errors(&measure(&[option, output, text]));
+        assert!(!said.contains(".mobifs-frag"), "{said}");
+    }
     let locked = File::open(&image).unwrap();
     rustix::fs::flock(&locked, rustix::fs::FlockOperation::LockExclusive).unwrap();
     refused(&[text], 3, "in use");

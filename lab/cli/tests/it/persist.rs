@@ -65,6 +65,24 @@ fn what_is_no_journal_is_refused_in_one_sentence() {
     assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
 }
 
+/// Regression: the advice was an option that the command has not, and came with the child's name.
+#[test]
+fn a_trace_that_is_none_is_refused_before_a_device_is_served() {
+    if !can_run() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    fs::write(&file, "words\n").unwrap();
+    let output = persist(&["characterise", "--trace", file.to_str().unwrap()]);
+    let said = errors(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("`mobifs trace import --from") && said.lines().count() == 1,
+        "{said}"
+    );
+}
+
 #[test]
 fn what_is_no_store_or_damaged_is_refused_with_what_it_is() {
     let directory = tempfile::tempdir().unwrap();
