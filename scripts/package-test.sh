@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages of target/deb in a clean Debian, uses them there, removes and purges them, and looks at what
 # is left: nothing but the user's files. The same with the archive of target/tarball, if there is one for the machine.
+# Before that lintian looks at the packages, if it is there: what it calls an error fails.
 #
 #   scripts/package-test.sh [SUITE [ARCHITECTURE]]    bookworm, or another suite of Debian; `make deb` comes first
 #
@@ -41,6 +42,16 @@ ls "$DEBS"/mobifs_*_"$ARCHITECTURE".deb >/dev/null 2>&1 || {
   echo "package-test: no packages for $ARCHITECTURE in $DEBS; run make deb" >&2
   exit 1
 }
+
+if command -v lintian >/dev/null; then
+  lintian --allow-root --display-level '=error' --fail-on error "$DEBS"/*_"$ARCHITECTURE".deb || {
+    echo "package-test: FAILED: lintian finds errors" >&2
+    exit 1
+  }
+  echo "package-test: lintian: no errors"
+else
+  echo "package-test: lintian: SKIPPED, it is not installed; scripts/setup.sh --packages installs it"
+fi
 
 ROOT=$(mktemp -d "${MOBIFS_SCRATCH:-/var/tmp}/mobifs-package-test.XXXXXX")
 trap 'stop_emulating; rm -rf --one-file-system "$ROOT"' EXIT
