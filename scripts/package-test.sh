@@ -54,7 +54,13 @@ else
 fi
 
 ROOT=$(mktemp -d "${MOBIFS_SCRATCH:-/var/tmp}/mobifs-package-test.XXXXXX")
-trap 'stop_emulating; rm -rf --one-file-system "$ROOT"' EXIT
+clean_up() {
+  stop_emulating
+  # Of a debootstrap that was killed.
+  ! mountpoint -q "$ROOT/proc" || umount "$ROOT/proc"
+  rm -rf --one-file-system "$ROOT"
+}
+trap clean_up EXIT
 [ "$ARCHITECTURE" = "$OWN" ] || emulate_programs "$ARCHITECTURE" ||
   skip "programs of $ARCHITECTURE cannot be run here; scripts/setup.sh --packages installs qemu-user, and the kernel needs binfmt_misc"
 # It is the root of users without privileges, too.
