@@ -5,6 +5,7 @@ use std::fs;
 
 use mobifs_daemon::{Code, Failure, predecessor, raise_limits};
 use mobifs_host::shell_path;
+use mobifs_store::salvage::DAMAGED_PREFIX;
 use mobifs_volume::{Config, OpenOptions, OpenedStore, fault_point};
 
 use super::durable::cannot;
@@ -15,7 +16,8 @@ use super::users;
 use crate::arguments::UmountArguments;
 use crate::commands::{tell, umount};
 
-/// Directories that were deleted while another program put something into them, from `.mobifs/lost`.
+/// What `.mobifs/lost` has: directories that were deleted while another program put something into them, and what
+/// salvages have kept.
 const LOST: &str = "mobifs-lost";
 
 /// Unmounts it, with everything committed and at its place.
@@ -93,15 +95,26 @@ fn close_store(place: &Place) -> Result<(), Failure> {
         .map_err(|error| Failure::of_store(store, &error))
 }
 
-/// What was found in deleted directories is the user's.
+/// What was found in deleted directories is the user's, and so is what salvages have kept: the journals that were
+/// damaged go with it.
 fn keep_lost(place: &Place) -> Result<(), Failure> {
-    let lost = place.own_in_store().join("lost");
+    let own = place.own_in_store();
+    let lost = own.join("lost");
+    for entry in fs::read_dir(&own).map_err(cannot("list", &own))? {
+        let entry = entry.map_err(cannot("list", &own))?;
+        let name = entry.file_name();
+        if name.as_encoded_bytes().starts_with(DAMAGED_PREFIX.as_bytes()) {
+            fs::create_dir_all(&lost).map_err(cannot("make", &lost))?;
+            let kept = lost.join(&name);
+            fs::rename(entry.path(), &kept).map_err(cannot("rename", &kept))?;
+        }
+    }
     if !fs::read_dir(&lost).is_ok_and(|mut entries| entries.next().is_some()) {
         return Ok(());
     }
     let name = keep(place, "lost", LOST)?;
     tell(&format!(
-        "{} has what another program put into directories that were deleted meanwhile",
+        "{} has what a salvage has kept, or another program put into directories that were deleted meanwhile",
         place.directory().join(name).display()
     ));
     Ok(())
