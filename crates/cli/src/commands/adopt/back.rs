@@ -103,7 +103,10 @@ fn keep_lost(place: &Place) -> Result<(), Failure> {
     for entry in fs::read_dir(&own).map_err(cannot("list", &own))? {
         let entry = entry.map_err(cannot("list", &own))?;
         let name = entry.file_name();
-        if name.as_encoded_bytes().starts_with(DAMAGED_PREFIX.as_bytes()) {
+        if name
+            .as_encoded_bytes()
+            .starts_with(DAMAGED_PREFIX.as_bytes())
+        {
             fs::create_dir_all(&lost).map_err(cannot("make", &lost))?;
             let kept = lost.join(&name);
             fs::rename(entry.path(), &kept).map_err(cannot("rename", &kept))?;
