@@ -34,7 +34,7 @@ pub(crate) enum Failing {
 
 struct Content {
     bytes: Vec<u8>,
-    /// Of each block, whether it was discarded and not written since.
+    /// Blocks that were discarded and not written since.
     is_free: Vec<bool>,
     failing: Failing,
     random: u64,

@@ -532,8 +532,8 @@ fn a_new_object_has_no_acl_of_the_stores_root() {
     }
 }
 
-/// Linux loses what is written to a file of ext4 whose content lies in the inode, once ftruncate(2) has made it longer: an
-/// apply did both, and what a program had appended was zeros once memory had dropped it.
+/// Linux loses what is written to a file of ext4 whose content lies in the inode, once ftruncate(2) has made it longer:
+/// an apply did both, and what a program had appended was zeros once memory had dropped it.
 #[test]
 fn files_that_grow_out_of_their_inode_keep_what_is_appended() {
     needs_mounts!();
