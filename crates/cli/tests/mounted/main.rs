@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod adopt;
+mod adopt_at_once;
 mod adopt_standing;
 mod again;
 mod alone;

@@ -62,7 +62,8 @@ pub(crate) fn adopt(arguments: &AdoptArguments) -> Result<ExitCode, Failure> {
     if arguments.finish {
         return Ok(finish(directory, &notes));
     }
-    let place = other_paths::known(Place::find(directory)?, &notes)?;
+    let find = || other_paths::known(Place::find(directory)?, &notes);
+    let (place, _alone) = alone(arguments.dry_run, find)?;
     standing::check(&place, notes.find(&place)?.as_ref())?;
     let found = found(&place, &notes, || new_note(&place, arguments))?;
     if arguments.dry_run {
@@ -89,6 +90,47 @@ pub(crate) fn adopt(arguments: &AdoptArguments) -> Result<ExitCode, Failure> {
     result.map(|()| ExitCode::SUCCESS)
 }
 
+/// A place, and for all of a command the lock of the directory that it lies in: between the steps of another command what
+/// serves it may be on its way. The lock of the notes is free while a service is started.
+fn alone(
+    dry_run: bool,
+    find: impl Fn() -> Result<Place, Failure>,
+) -> Result<(Place, Option<DirectoryLock>), Failure> {
+    loop {
+        let place = find()?;
+        let Some(parent) = place.directory().parent().filter(|_| !dry_run) else {
+            return Ok((place, None));
+        };
+        let Some(lock) = lock_of(parent)? else {
+            return Ok((place, None));
+        };
+        // The other command may have changed what the name leads to.
+        let found = find()?;
+        if found.directory() == place.directory() {
+            return Ok((found, Some(lock)));
+        }
+    }
+}
+
+/// The lock of a directory; none if it is gone, and with it all that lay there.
+fn lock_of(parent: &Path) -> Result<Option<DirectoryLock>, Failure> {
+    let lock = match DirectoryLock::try_acquire(parent) {
+        Ok(None) => {
+            tell(&format!(
+                "waiting for another mobifs adopt or unadopt in {}",
+                parent.display()
+            ));
+            DirectoryLock::acquire(parent)
+        }
+        Ok(Some(lock)) => Ok(lock),
+        Err(error) => Err(error),
+    };
+    match lock {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some).map_err(durable::cannot("lock", parent)),
+    }
+}
+
 /// The note of a place; a new one where it has been lost, as on a root that forgets, and the directories show
 /// that it is adopted.
 fn found(
@@ -106,8 +148,8 @@ fn found(
 pub(crate) fn unadopt(arguments: &UnadoptArguments) -> Result<(), Failure> {
     arm_fault_points();
     let notes = Notes::of_user(arguments.notes.as_deref())?;
-    let place = place_of_note(&arguments.directory, &notes)?;
-    let place = other_paths::known(place, &notes)?;
+    let find = || other_paths::known(place_of_note(&arguments.directory, &notes)?, &notes);
+    let (place, _alone) = alone(arguments.dry_run, find)?;
     standing::not_of_another(&place, notes.find(&place)?.as_ref())?;
     // This process must not be what uses it.
     std::env::set_current_dir("/").map_err(durable::cannot("change to", Path::new("/")))?;
