@@ -88,7 +88,7 @@ fn an_ext4_with_an_unknown_feature_or_a_damaged_superblock_is_refused() {
     at_rest::characterise(&path).unwrap();
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     // Part of the volume's name, which matters to nothing else.
-    file.write_all_at(&[b'x'], SUPERBLOCK + 0x78).unwrap();
+    file.write_all_at(b"x", SUPERBLOCK + 0x78).unwrap();
     let said = refused(&path).to_string();
     assert!(said.contains("its checksum is wrong"), "{said}");
 }

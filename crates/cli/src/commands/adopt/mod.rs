@@ -90,8 +90,8 @@ pub(crate) fn adopt(arguments: &AdoptArguments) -> Result<ExitCode, Failure> {
     result.map(|()| ExitCode::SUCCESS)
 }
 
-/// A place, and for all of a command the lock of the directory that it lies in: between the steps of another command what
-/// serves it may be on its way. The lock of the notes is free while a service is started.
+/// A place, and for all of a command the lock of the directory that it lies in: between the steps of another command
+/// what serves it may be on its way. The lock of the notes is free while a service is started.
 fn alone(
     dry_run: bool,
     find: impl Fn() -> Result<Place, Failure>,
