@@ -127,9 +127,7 @@ fn commit() -> Result<(), Failure> {
     let covered = covered_mounts().map_err(failed)?.into_iter();
     let others = detached.chain(covered.map(|(_, client)| client));
     thread::scope(|scope| {
-        let of_mounts = found
-            .iter()
-            .map(|mount| scope.spawn(|| commit_by(ControlClient::connect(&mount.mountpoint)?)));
+        let of_mounts = found.iter().map(|mount| scope.spawn(|| commit_one(mount)));
         let mut threads: Vec<_> = of_mounts.collect();
         threads.extend(others.map(|client| scope.spawn(|| commit_by(client?))));
         let mut result = Ok(());
@@ -141,6 +139,22 @@ fn commit() -> Result<(), Failure> {
         }
         result
     })
+}
+
+/// One that has ended meanwhile has committed everything.
+fn commit_one(mount: &MountEntry) -> Result<(), Failure> {
+    let is_ours = || {
+        let now = own_mounts().map_err(failed)?;
+        Ok(now.iter().any(|it| it.mountpoint == mount.mountpoint))
+    };
+    let committed = ControlClient::connect(&mount.mountpoint).map_err(Failure::from);
+    committed
+        .and_then(commit_by)
+        .or_else(|failure| match is_ours() {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(failure),
+            Err(other) => Err(other),
+        })
 }
 
 fn commit_by(mut client: ControlClient) -> Result<(), Failure> {
