@@ -160,6 +160,7 @@ impl Output {
         // Without the name that the file would have until then.
         let plain = |error: std::io::Error| match error.raw_os_error() {
             Some(number) => std::io::Error::from_raw_os_error(number),
+            None if error.kind() == std::io::ErrorKind::Other => error,
             None => directory_of(&path)
                 .metadata()
                 .err()
