@@ -5,7 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mobifs_daemon::control::{
-    AnswerPatience, ControlClient, Reply, Request, covered_mounts, detached_mounts, own_mounts,
+    AnswerPatience, ControlClient, ControlError, Reply, Request, covered_mounts, detached_mounts,
+    own_mounts,
 };
 use mobifs_daemon::{Code, Failure};
 use mobifs_host::{DaemonProcess, MountEntry, daemon_processes, mounts, printable_path};
@@ -129,7 +130,7 @@ fn commit() -> Result<(), Failure> {
     thread::scope(|scope| {
         let of_mounts = found.iter().map(|mount| scope.spawn(|| commit_one(mount)));
         let mut threads: Vec<_> = of_mounts.collect();
-        threads.extend(others.map(|client| scope.spawn(|| commit_by(client?))));
+        threads.extend(others.map(|client| scope.spawn(|| commit_by(client))));
         let mut result = Ok(());
         for thread in threads {
             if let Ok(Err(failure)) = thread.join() {
@@ -143,21 +144,23 @@ fn commit() -> Result<(), Failure> {
 
 /// One that has ended meanwhile has committed everything.
 fn commit_one(mount: &MountEntry) -> Result<(), Failure> {
-    let is_ours = || {
-        let now = own_mounts().map_err(failed)?;
-        Ok(now.iter().any(|it| it.mountpoint == mount.mountpoint))
+    let Err(failure) = commit_by(ControlClient::connect(&mount.mountpoint)) else {
+        return Ok(());
     };
-    let committed = ControlClient::connect(&mount.mountpoint).map_err(Failure::from);
-    committed
-        .and_then(commit_by)
-        .or_else(|failure| match is_ours() {
-            Ok(false) => Ok(()),
-            Ok(true) => Err(failure),
-            Err(other) => Err(other),
-        })
+    let now = own_mounts().map_err(failed)?;
+    if now.iter().any(|it| it.mountpoint == mount.mountpoint) {
+        Err(failure)
+    } else {
+        Ok(())
+    }
 }
 
-fn commit_by(mut client: ControlClient) -> Result<(), Failure> {
+/// A steered filesystem whose daemon has ended has its socket for a while: nothing of it waits for a commit.
+fn commit_by(client: Result<ControlClient, ControlError>) -> Result<(), Failure> {
+    let mut client = match client {
+        Err(ControlError::NotMounted { .. } | ControlError::Missing { .. }) => return Ok(()),
+        client => client?,
+    };
     let request = Request::Sync {
         app: None,
         apply: false,
