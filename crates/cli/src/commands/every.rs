@@ -1,6 +1,8 @@
 //! `mobifs every`, for scripts of packages and units: something done to all daemons of this machine. The names of
 //! mounts pass through no shell, and the table of mounts shows neither lazily unmounted nor all steered ones.
 
+use std::fs::File;
+use std::io::ErrorKind;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -144,7 +146,11 @@ fn commit() -> Result<(), Failure> {
 
 /// One that has ended meanwhile has committed everything.
 fn commit_one(mount: &MountEntry) -> Result<(), Failure> {
-    let Err(failure) = commit_by(ControlClient::connect(&mount.mountpoint)) else {
+    let client = ControlClient::connect(&mount.mountpoint);
+    if matches!(client, Err(ControlError::NotMounted { .. })) {
+        return commit_without_daemon(mount);
+    }
+    let Err(failure) = commit_by(client) else {
         return Ok(());
     };
     let now = own_mounts().map_err(failed)?;
@@ -155,7 +161,22 @@ fn commit_one(mount: &MountEntry) -> Result<(), Failure> {
     }
 }
 
-/// A steered filesystem whose daemon has ended has its socket for a while: nothing of it waits for a commit.
+/// A steered filesystem whose daemon has ended has its socket for a while: the kernel commits it.
+fn commit_without_daemon(mount: &MountEntry) -> Result<(), Failure> {
+    let synced = File::open(&mount.mountpoint).and_then(|at| Ok(rustix::fs::syncfs(at)?));
+    match synced {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Failure::new(
+            Code::Failed,
+            format!(
+                "cannot commit {}, which has no daemon: {error}",
+                printable_path(&mount.mountpoint)
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// One that is out of the tree or covered, and has ended meanwhile, has committed everything.
 fn commit_by(client: Result<ControlClient, ControlError>) -> Result<(), Failure> {
     let mut client = match client {
         Err(ControlError::NotMounted { .. } | ControlError::Missing { .. }) => return Ok(()),

@@ -19,6 +19,24 @@ fn not_mounted() -> Adoption {
     adoption
 }
 
+/// It was deleted with `.mobifs`, although the salvage says that it is the user's to delete.
+#[test]
+fn a_damaged_journal_that_a_salvage_has_kept_outlives_the_adoption() {
+    needs_mounts!();
+    let adoption = not_mounted();
+    let kept = adoption.store().join(".mobifs/journal.damaged-1");
+    fs::write(&kept, "what it had").unwrap();
+    let back = adoption.unadopt();
+    succeeds(&back);
+    let said = message(&back);
+    assert!(said.contains("a salvage has kept"), "{said}");
+    let names = fs::read_dir(&adoption.directory).unwrap();
+    let lost = names.map(|entry| entry.unwrap().path());
+    let mut lost = lost.filter(|path| path.to_str().unwrap().contains("/mobifs-lost"));
+    let journal = lost.next().unwrap().join("journal.damaged-1");
+    assert_eq!(fs::read(journal).unwrap(), b"what it had");
+}
+
 /// A new, empty store was made, and the command succeeded.
 #[test]
 fn a_store_that_was_moved_away_is_missed_and_can_be_put_back() {

@@ -197,8 +197,9 @@ pub trait Lower: Send + Sync {
     /// Whether the blocks of a file lie in more than one piece, all of which could be moved. What was written and
     /// has no blocks yet gets them first, which does not make it durable.
     fn is_scattered(&self, file: &Self::Handle) -> io::Result<bool>;
-    /// Moves all content of a file to one place in which there is room for so many bytes. None if there is no such
-    /// place, or the file is one that stays. The room after the content is free once the file is synced.
+    /// Moves all content of a file, which is this, to one place in which there is room for so many bytes. The place has
+    /// it before the file has the place. None if there is no such place, or the file is one that stays. The room after
+    /// the content is free once the file is synced.
     ///
     /// A cut at any instant finds the content as it was; what is not durable stays that. Size and times stay, and
     /// so do descriptors and mappings. Only where [`Lower::moves_content`].

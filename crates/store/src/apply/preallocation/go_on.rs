@@ -14,8 +14,8 @@
 //! it was wherever it is found.
 //!
 //! A device that does not write the new place must not take what it had in the old one: the journal of the store has
-//! only what has changed. So the blocks of before are kept until the new place is durable, and get the content back
-//! where it does not become that.
+//! only what has changed. So the new place has the content before the blocks are exchanged, and those of before are
+//! kept until it is durable, and get the content back where it does not become that.
 
 use std::io;
 use std::sync::Arc;
