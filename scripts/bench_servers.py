@@ -7,8 +7,9 @@
 
 Each with one client and with four. All places are on one ext4 (an image on a loop device, or with
 --flash on a modelled device): a plain directory, and mounts whose apps are durable and relaxed; in
-turns, so that what else the machine does hits all. Shown are medians of the rounds, transactions a
-second.
+turns, so that what else the machine does hits all. Before each turn everything is brought to the
+disk, and a modelled device has done its work in the background. Shown are medians of the rounds,
+transactions a second.
 
   bench_servers.py [--seconds N] [--rounds N] [--only WORD] [--clients 1,4] [--flash PRESET]
 
@@ -29,8 +30,8 @@ import time
 from pathlib import Path
 
 from lib import machine
-from lib.disk import loop_devices_work, scratch_dir
-from lib.flash_device import ext4_disk
+from lib.disk import LoopImage, loop_devices_work, scratch_dir
+from lib.flash_device import FlashDevice, ext4_disk
 from lib.mount import MobiMount
 from lib.process import ROOT, Cleanup, Failed, find_tool, is_root, main_guard, run, say
 from lib.report import human_count, ratio, table
@@ -126,15 +127,27 @@ def kinds(word: str) -> list[type[Benched]]:
     return found
 
 
-def places(cleanup: Cleanup, disk: Path) -> dict[str, Path]:
-    found = {"ext4": disk / "bare"}
-    found["ext4"].mkdir()
-    for name in PLACES[1:]:
-        config = f'[[app]]\nmatch = "*"\nclass = "{name}"\n'
-        mount = MobiMount(cleanup, disk / f"store-{name}", disk / f"mount-{name}", config)
-        mount.mount()
-        found[name] = mount.mountpoint
-    return found
+class Places:
+    """Directories on one ext4: bare, and mounts whose stores are there."""
+
+    def __init__(self, cleanup: Cleanup, disk: FlashDevice | LoopImage) -> None:
+        self.disk = disk
+        self.directories = {"ext4": disk.mountpoint / "bare"}
+        self.directories["ext4"].mkdir()
+        self.mounts = []
+        for name in PLACES[1:]:
+            config = f'[[app]]\nmatch = "*"\nclass = "{name}"\n'
+            store, mountpoint = disk.mountpoint / f"store-{name}", disk.mountpoint / f"mount-{name}"
+            mount = MobiMount(cleanup, store, mountpoint, config)
+            mount.mount()
+            self.mounts.append(mount)
+            self.directories[name] = mountpoint
+
+    def settle(self) -> None:
+        """So that a turn does not pay for the one before."""
+        for mount in self.mounts:
+            mount.sync()
+        self.disk.settle()
 
 
 def started(kind: type[Benched], place: Path, scratch: Path) -> Benched:
@@ -148,18 +161,19 @@ def started(kind: type[Benched], place: Path, scratch: Path) -> Benched:
     return server
 
 
-def measure(kind: type[Benched], where: dict[str, Path], scratch: Path,
+def measure(kind: type[Benched], where: Places, scratch: Path,
             options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:  # fmt: skip
     """Rates by clients, by place."""
     servers: dict[str, Benched] = {}
     rates: dict[str, dict[str, list[float]]] = {}
     try:
-        for name, place in where.items():
+        for name, place in where.directories.items():
             servers[name] = started(kind, place, scratch)
         for clients in map(int, options.clients.split(",")):
-            of_load: dict[str, list[float]] = {name: [] for name in where}
+            of_load: dict[str, list[float]] = {name: [] for name in where.directories}
             for _ in range(options.rounds):
                 for name, server in servers.items():
+                    where.settle()
                     of_load[name].append(server.rate(clients, options.seconds))
             load = f"{kind.name}, {clients} client{'s' if clients > 1 else ''}"
             rates[load] = of_load
@@ -171,7 +185,7 @@ def measure(kind: type[Benched], where: dict[str, Path], scratch: Path,
     finally:
         for server in servers.values():
             server.crash()
-    for place in where.values():
+    for place in where.directories.values():
         shutil.rmtree(place / kind.name)
     return rates
 
@@ -207,8 +221,8 @@ def main() -> None:
     with Cleanup() as cleanup:
         scratch = scratch_dir(cleanup, "servers")
         disk = ext4_disk(cleanup, scratch, options.flash, IMAGE_MEBIBYTES)
-        about = machine.one_line(machine.describe(disk))
-        where = places(cleanup, disk)
+        about = machine.one_line(machine.describe(disk.mountpoint))
+        where = Places(cleanup, disk)
         for kind in kinds(options.only):
             rates |= measure(kind, where, scratch, options)
     if not rates:

@@ -9,7 +9,8 @@ The programs begin together and insert rows, a transaction each, `synchronous=FU
 
 On ext4 (an image of its own on a loop device, or on a modelled device with --flash) and on durable
 mounts over the same ext4, one for each --binary (an older `mobifs`, beside the one that is built);
-in turns, so that what else the machine does hits all. Shown are medians of the rounds, and what a
+in turns, so that what else the machine does hits all, each when everything is on the disk and a
+modelled device has done its work in the background. Shown are medians of the rounds, and what a
 mount's commits were.
 
   bench_together.py [--seconds N] [--rounds N] [--journals delete,wal,…] [--binary NAME=PATH]…
@@ -27,8 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lib import machine
-from lib.disk import loop_devices_work, scratch_dir
-from lib.flash_device import ext4_disk
+from lib.disk import LoopImage, loop_devices_work, scratch_dir
+from lib.flash_device import FlashDevice, ext4_disk
 from lib.mount import MobiMount
 from lib.process import ROOT, Cleanup, Failed, built_binary, main_guard, say
 from lib.report import human_count, ratio, table
@@ -96,12 +97,13 @@ def mounts(cleanup: Cleanup, disk: Path, binaries: dict[str, str]) -> dict[str, 
     return found
 
 
-def measure(disk: Path, options: argparse.Namespace, cleanup: Cleanup) -> dict[str, dict[str, Runs]]:
+def measure(disk: FlashDevice | LoopImage, options: argparse.Namespace,
+            cleanup: Cleanup) -> dict[str, dict[str, Runs]]:  # fmt: skip
     """By load and journal, by place."""
     binaries = {"durable": str(built_binary("mobifs"))}
     binaries |= dict(one.split("=", 1) for one in options.binary)
-    served = mounts(cleanup, disk, binaries)
-    bare = disk / "bare"
+    served = mounts(cleanup, disk.mountpoint, binaries)
+    bare = disk.mountpoint / "bare"
     bare.mkdir()
     places: dict[str, tuple[Path, MobiMount | None]] = {EXT4: (bare, None)}
     places |= {name: (mount.mountpoint, mount) for name, mount in served.items()}
@@ -111,6 +113,9 @@ def measure(disk: Path, options: argparse.Namespace, cleanup: Cleanup) -> dict[s
             of_load: dict[str, Runs] = {name: Runs() for name in places}
             for _ in range(options.rounds):
                 for name, (directory, mount) in places.items():
+                    for one in served.values():
+                        one.sync()
+                    disk.settle()
                     run_once(of_load[name], directory, mount, load, journal, options.seconds)
             every[f"{load}, {journal.upper()}"] = of_load
             say(f"  {load}, {journal.upper()}: " + ", ".join(
@@ -156,7 +161,7 @@ def main() -> None:
     with Cleanup() as cleanup:
         scratch = scratch_dir(cleanup, "together")
         disk = ext4_disk(cleanup, scratch, options.flash, IMAGE_MEBIBYTES)
-        about = machine.one_line(machine.describe(disk))
+        about = machine.one_line(machine.describe(disk.mountpoint))
         every = measure(disk, options, cleanup)
     out = ROOT / "target" / "bench-together.json"
     document = {key: {name: vars(runs) for name, runs in of.items()} for key, of in every.items()}

@@ -82,6 +82,10 @@ class LoopImage:
     def sync(self) -> None:
         run("sync", "--file-system", self.mountpoint)
 
+    def settle(self) -> None:
+        """As of a modelled device: a disk of this machine shows no work in the background."""
+        self.sync()
+
 
 def device_bytes_written(device: Path) -> int:
     fields = Path(f"/sys/class/block/{device.name}/stat").read_text().split()
