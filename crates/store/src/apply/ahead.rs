@@ -32,11 +32,14 @@ use crate::overlay::lookup;
 
 /// Pages that are written while the lock is held once.
 const STEP_PAGES: usize = 256;
-/// The least number of pages of a file that are made durable together, used during commits: a
+/// The least number of pages of a file that are sent to the device together, used during commits: a
 /// commit waits for the device that long.
 const PORTION_PAGES_MIN: usize = 32;
 /// The greatest number, used while nothing is committed.
 const PORTION_PAGES_MAX: usize = 1024;
+/// Pages of a file that are made durable together: each time costs a flush of the device, for which
+/// commits wait.
+const DURABLE_PAGES: usize = 4096;
 /// Largest single write.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
@@ -44,6 +47,15 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 struct Step<H> {
     handle: Arc<H>,
     pages: Vec<(PageIndex, Page)>,
+}
+
+/// Pages of an object that are on the device, but for its cache.
+struct Portion<H> {
+    /// None if no pages were left.
+    file: Option<Arc<H>>,
+    written: Vec<PageIndex>,
+    /// Where the next ones may be.
+    next: Option<PageIndex>,
 }
 
 /// The file to which the pages of an object are written.
@@ -56,7 +68,7 @@ struct Destination<H> {
 /// Writing ahead has ended: an apply has begun, or a call failed; the apply repeats and reports it.
 struct Ended;
 
-/// How many pages are made durable together.
+/// How many pages are sent to the device together.
 struct Portions {
     /// Commits that were seen.
     commits: u64,
@@ -153,42 +165,72 @@ fn begin_ahead<L: Lower>(
 }
 
 impl<L: Lower> Pass<'_, L> {
+    /// Writes the pages of an object and makes them durable.
     fn write_object(&mut self, id: ObjectId) -> Result<(), Ended> {
-        let mut from = PageIndex(0);
-        while let Some(next) = self.write_portion(id, from)? {
-            from = next;
+        let mut next = Some(PageIndex(0));
+        let mut written = Vec::new();
+        let mut file = None;
+        while let Some(from) = next {
+            let portion = self.write_portion(id, from)?;
+            next = portion.next;
+            written.extend(portion.written);
+            file = portion.file.or(file);
+            if let Some(file) = &file
+                && (next.is_none() || written.len() >= DURABLE_PAGES)
+            {
+                self.make_durable(id, file, &written)?;
+                written.clear();
+            }
         }
         Ok(())
     }
 
-    /// Writes the next pages of an object and makes them durable; returns the next page, if there
-    /// are more.
-    fn write_portion(&mut self, id: ObjectId, from: PageIndex) -> Result<Option<PageIndex>, Ended> {
+    /// Writes the next pages of an object and sends them to the device.
+    fn write_portion(
+        &mut self,
+        id: ObjectId,
+        from: PageIndex,
+    ) -> Result<Portion<L::Handle>, Ended> {
         // Waits for a commit that is under way.
         drop(self.epoch.lock());
         let portion_pages = self.portions.next_pages(self.commits.commits());
-        let mut next = Some(from);
-        let mut written = Vec::new();
-        let mut file = None;
-        while let Some(from) = next
-            && written.len() < portion_pages
+        let mut portion = Portion {
+            file: None,
+            written: Vec::new(),
+            next: Some(from),
+        };
+        while let Some(from) = portion.next
+            && portion.written.len() < portion_pages
         {
-            let pages_max = STEP_PAGES.min(portion_pages - written.len());
-            next = None;
+            let pages_max = STEP_PAGES.min(portion_pages - portion.written.len());
+            portion.next = None;
             if let Some(step) = self.step(id, from, pages_max)? {
-                written.extend(step.pages.iter().map(|(index, _)| *index));
+                let indices = step.pages.iter().map(|(index, _)| *index);
+                portion.written.extend(indices);
                 if step.pages.len() == pages_max {
-                    next = written.last().map(|last| PageIndex(last.0 + 1));
+                    let last = portion.written.last();
+                    portion.next = last.map(|last| PageIndex(last.0 + 1));
                 }
-                file = Some(step.handle);
+                portion.file = Some(step.handle);
             }
         }
-        if let Some(file) = file {
-            let synced = self.overlay.lower().sync_content(&file);
-            synced.map_err(|_| Ended)?;
-            self.overlay.state_mut().pending.end_ahead(id, &written);
+        if let Some(file) = &portion.file {
+            let sent = self.overlay.lower().write_back(file);
+            sent.map_err(|_| Ended)?;
         }
-        Ok(next)
+        Ok(portion)
+    }
+
+    fn make_durable(
+        &self,
+        id: ObjectId,
+        file: &L::Handle,
+        written: &[PageIndex],
+    ) -> Result<(), Ended> {
+        let synced = self.overlay.lower().sync_content(file);
+        synced.map_err(|_| Ended)?;
+        self.overlay.state_mut().pending.end_ahead(id, written);
+        Ok(())
     }
 
     /// Writes the next pages of an object; none if there are none.

@@ -176,6 +176,9 @@ impl<L: Lower> Lower for Gate<L> {
     fn sync_content(&self, file: &Self::Handle) -> io::Result<()> {
         self.change(|lower| lower.sync_content(file))
     }
+    fn write_back(&self, file: &Self::Handle) -> io::Result<()> {
+        self.change(|lower| lower.write_back(file))
+    }
     fn sync_all(&self) -> io::Result<()> {
         self.change(Lower::sync_all)
     }

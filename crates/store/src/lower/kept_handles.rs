@@ -208,6 +208,9 @@ impl<L: Lower> Lower for KeptHandles<L> {
     fn sync_content(&self, file: &Self::Handle) -> io::Result<()> {
         self.once(|lower| lower.sync_content(file))
     }
+    fn write_back(&self, file: &Self::Handle) -> io::Result<()> {
+        self.once(|lower| lower.write_back(file))
+    }
     fn sync_all(&self) -> io::Result<()> {
         self.once(Lower::sync_all)
     }

@@ -244,6 +244,9 @@ pub trait Lower: Send + Sync {
     /// Makes content and size of one file durable, and nothing else of it: where its room was
     /// there before, filesystems with a journal of their own need not commit that.
     fn sync_content(&self, file: &Self::Handle) -> io::Result<()>;
+    /// Brings content of one file to the device, which may keep it in its cache: what follows does
+    /// not wait for it, and a cut may lose it.
+    fn write_back(&self, file: &Self::Handle) -> io::Result<()>;
     /// Makes everything in the filesystem durable.
     fn sync_all(&self) -> io::Result<()>;
     /// Which device the filesystem is on, in words for people, and another one for each device; none

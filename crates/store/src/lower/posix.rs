@@ -25,6 +25,8 @@ mod suitable;
 #[cfg(test)]
 mod tests;
 #[expect(unsafe_code, reason = "a system call that no crate wraps")]
+mod write_back;
+#[expect(unsafe_code, reason = "a system call that no crate wraps")]
 mod xfs;
 
 use std::fs::File;
@@ -310,6 +312,10 @@ impl Lower for PosixLower {
     fn sync_content(&self, file: &PosixHandle) -> io::Result<()> {
         let fd = self.usable(file, handle::Access::Read)?;
         Ok(retry_on_intr(|| fs::fdatasync(fd))?)
+    }
+
+    fn write_back(&self, file: &PosixHandle) -> io::Result<()> {
+        write_back::write_back(self.usable(file, handle::Access::Read)?)
     }
 
     fn sync_all(&self) -> io::Result<()> {

@@ -204,6 +204,9 @@ impl<L: Lower> Lower for Fence<L> {
     fn sync_content(&self, file: &Self::Handle) -> io::Result<()> {
         self.pass(&[]).sync_content(file)
     }
+    fn write_back(&self, file: &Self::Handle) -> io::Result<()> {
+        self.pass(&[]).write_back(file)
+    }
     fn sync_all(&self) -> io::Result<()> {
         self.pass(&[]).sync_all()
     }

@@ -710,6 +710,12 @@ impl Lower for CrashLower {
         })
     }
 
+    fn write_back(&self, file: &CrashHandle) -> io::Result<()> {
+        let key = file.key;
+        // What is in the device's cache is lost at a cut like what never left memory.
+        self.mutate(Call::Sync, |filesystem| filesystem.inode(key).map(|_| ()))
+    }
+
     fn sync_all(&self) -> io::Result<()> {
         self.mutate(Call::Sync, |filesystem| {
             filesystem.make_all_durable();

@@ -173,6 +173,7 @@ impl Lower for Faulty {
         set_xattr(object: &Handle, name: &[u8], value: Option<&[u8]>);
         sync(object: &Handle);
         sync_content(file: &Handle);
+        write_back(file: &Handle);
         sync_all();
     }
 
