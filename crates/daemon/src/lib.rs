@@ -17,6 +17,7 @@ mod failure;
 pub mod fuzzing;
 mod handover;
 mod journal;
+mod kernel_users;
 pub mod laboratory;
 pub mod launch;
 mod limits;

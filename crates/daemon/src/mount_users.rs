@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use mobifs_host::{MountEntry, mount_around, mounts, read_mount_table};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
+
+use crate::kernel_users::{BoundSocket, loop_devices_in, sockets_in, swap_files_in};
 
 /// The kernel's flag, which rustix does not name on Android.
 const AT_STATX_DONT_SYNC: u32 = 0x4000;
@@ -41,6 +44,10 @@ pub enum MountUser {
         /// The file.
         file: PathBuf,
     },
+    /// The kernel swaps to this file.
+    SwapFile(PathBuf),
+    /// A Unix socket is bound to this name, by a process that cannot be seen.
+    Socket(PathBuf),
 }
 
 impl fmt::Display for MountUser {
@@ -51,6 +58,8 @@ impl fmt::Display for MountUser {
             Self::LoopDevice { device, file } => {
                 write!(f, "the loop device {device} ({})", file.display())
             }
+            Self::SwapFile(path) => write!(f, "the swap file {}", path.display()),
+            Self::Socket(path) => write!(f, "a server at the socket {}", path.display()),
         }
     }
 }
@@ -59,8 +68,13 @@ impl fmt::Display for MountUser {
 /// the user's own processes.
 pub fn users_of(mount: &MountEntry) -> Vec<MountUser> {
     let mut users = mounts_in(mount);
-    users.extend(loop_devices_in(mount));
-    users.extend(processes(|process| use_by(process, mount)));
+    users.extend(used_by_kernel(&mount.mountpoint));
+    let mut sockets = Sockets::new(sockets_in(&mount.mountpoint));
+    users.extend(processes(|process| {
+        let bound = sockets.use_by(process);
+        use_by(process, mount).or(bound)
+    }));
+    users.extend(sockets.of_unseen());
     users
 }
 
@@ -114,11 +128,20 @@ pub fn users_of_directory(directory: &Path) -> Vec<MountUser> {
         .filter(shows_it)
         .map(|mount| MountUser::Mount(mount.mountpoint.clone()))
         .collect();
+    users.extend(used_by_kernel(directory));
     let own = std::process::id().to_string();
+    let mut sockets = sockets_in(directory);
+    // One that was bound to a name which is gone can be reached by nobody.
+    sockets.retain(|socket| is_socket(&socket.path));
+    let mut sockets = Sockets::new(sockets);
     users.extend(processes(|process| {
         let is_other = process.file_name().is_some_and(|pid| *pid != *own);
-        is_other.then(|| use_below(process, directory)).flatten()
+        let bound = sockets.use_by(process);
+        is_other
+            .then(|| use_below(process, directory).or(bound))
+            .flatten()
     }));
+    users.extend(sockets.of_unseen());
     users.extend(in_other_namespaces(|table| {
         let copy = table.iter().find(shows_it)?;
         let place = copy.mountpoint.display();
@@ -247,17 +270,60 @@ fn mounts_in(mount: &MountEntry) -> Vec<MountUser> {
         .collect()
 }
 
-fn loop_devices_in(mount: &MountEntry) -> Vec<MountUser> {
-    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    devices
-        .filter_map(|device| {
-            let backing = fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
-            let file = PathBuf::from(backing.trim_end());
-            let device = device.file_name().to_string_lossy().into_owned();
-            file.starts_with(&mount.mountpoint)
-                .then_some(MountUser::LoopDevice { device, file })
-        })
-        .collect()
+/// What the kernel itself uses in a directory.
+fn used_by_kernel(directory: &Path) -> Vec<MountUser> {
+    let devices = loop_devices_in(directory).into_iter();
+    let mut users: Vec<MountUser> = devices
+        .map(|(device, file)| MountUser::LoopDevice { device, file })
+        .collect();
+    users.extend(
+        swap_files_in(directory)
+            .into_iter()
+            .map(MountUser::SwapFile),
+    );
+    users
+}
+
+fn is_socket(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket())
+}
+
+/// Bound sockets whose processes are looked for.
+struct Sockets {
+    all: Vec<BoundSocket>,
+    seen: BTreeSet<u64>,
+}
+
+impl Sockets {
+    const fn new(all: Vec<BoundSocket>) -> Self {
+        let seen = BTreeSet::new();
+        Self { all, seen }
+    }
+
+    /// Which of them a process has, in words.
+    fn use_by(&mut self, process: &Path) -> Option<String> {
+        if self.all.is_empty() {
+            return None;
+        }
+        let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten();
+        let targets: Vec<PathBuf> = descriptors
+            .flatten()
+            .filter_map(|descriptor| fs::read_link(descriptor.path()).ok())
+            .collect();
+        let is_held = |socket: &&BoundSocket| targets.iter().any(|target| socket.is_target(target));
+        let held: Vec<&BoundSocket> = self.all.iter().filter(is_held).collect();
+        self.seen.extend(held.iter().map(|socket| socket.number));
+        let first = held.first()?;
+        Some(format!("the socket {} is bound", first.path.display()))
+    }
+
+    /// Those that no process was seen to have.
+    fn of_unseen(mut self) -> impl Iterator<Item = MountUser> {
+        self.all
+            .retain(|socket| !self.seen.contains(&socket.number));
+        let sockets = self.all.into_iter();
+        sockets.map(|socket| MountUser::Socket(socket.path))
+    }
 }
 
 /// What a process has in the mount; none if nothing is seen.
@@ -324,6 +390,7 @@ pub fn describe(users: &[MountUser]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixListener;
     use std::process::{Child, Command, Stdio};
 
     /// The mount that a directory lies on.
@@ -415,6 +482,41 @@ mod tests {
             !has(pids[0], "") && !has(std::process::id(), ""),
             "{found:?}"
         );
+    }
+
+    /// Its clients were refused after the directory had been adopted.
+    #[test]
+    fn a_server_at_a_socket_in_a_directory_is_found() {
+        let base = tempfile::tempdir().unwrap();
+        let base = base.path().canonicalize().unwrap();
+        let path = base.join("a socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        assert_eq!(sockets_in(&base)[0].path, path);
+        // Another process has it alone, and then nobody whom this one sees.
+        let mut child = Command::new("sleep")
+            .arg("1000")
+            .stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)))
+            .spawn()
+            .unwrap();
+        let found = users_of_directory(&base);
+        let mut sockets = Sockets::new(sockets_in(&base));
+        assert_eq!(sockets.use_by(Path::new("/proc/self")), None);
+        assert_eq!(
+            sockets.of_unseen().collect::<Vec<_>>(),
+            [MountUser::Socket(path.clone())]
+        );
+        let beside = users_of_directory(&base.join("a"));
+        fs::remove_file(&path).unwrap();
+        let without_name = users_of_directory(&base);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let [MountUser::Process { pid, what, .. }] = &found[..] else {
+            panic!("{found:?}");
+        };
+        assert_eq!(*pid, child.id());
+        assert!(what.ends_with("a socket is bound"), "{what}");
+        assert_eq!(beside, []);
+        assert_eq!(without_name, []);
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub use line_server::{Client, LineHandler, LineServer, connect_at_once, displace
 pub use log_level::{LOG_VARIABLE, LogLevelError, log_directives};
 pub use mount_table::{
     MountEntry, absolute_without_touching, mount_around, mount_at, mounts, mounts_of,
-    other_mounts_of, read_mount_table,
+    other_mounts_of, read_mount_table, unescaped_path,
 };
 pub use peer::Peer;
 pub use printable::{printable, printable_lines, printable_path};

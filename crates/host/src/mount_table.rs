@@ -77,11 +77,11 @@ impl MountEntry {
         let (id, parent_id) = (number()?, number()?);
         let device = std::str::from_utf8(fields.next()?).ok()?;
         let (major, minor) = device.split_once(':')?;
-        let root = unescape(fields.next()?);
-        let mountpoint = unescape(fields.next()?);
+        let root = unescaped_path(fields.next()?);
+        let mountpoint = unescaped_path(fields.next()?);
         let mut fields = fields.skip_while(|&field| field != b"-").skip(1);
         let kind = String::from_utf8_lossy(&unescape_bytes(fields.next()?)).into_owned();
-        let source = unescape(fields.next()?);
+        let source = unescaped_path(fields.next()?);
         let options = fields.next().unwrap_or_default();
         let user_id = options.split(|&byte| byte == b',').find_map(|option| {
             let value = option.strip_prefix(b"user_id=")?;
@@ -117,7 +117,8 @@ fn unescape_bytes(field: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn unescape(field: &[u8]) -> PathBuf {
+/// A path as tables of the kernel write it: space, tab, newline and backslash are three octal digits.
+pub fn unescaped_path(field: &[u8]) -> PathBuf {
     OsString::from_vec(unescape_bytes(field)).into()
 }
 

@@ -1,4 +1,4 @@
-//! What uses a directory that is to change its place.
+//! What uses a directory that is to change its place: processes, and the kernel for loop devices and swap.
 //!
 //! A process that has a file open from before would go on writing to it beside the mount, and what it writes
 //! would be mixed with, or replaced by, what the daemon knows of the file. So there is no way to adopt a
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use mobifs_daemon::{
     Code, Failure, MountUser, describe, mounts_elsewhere, users_of, users_of_directory,
 };
-use mobifs_host::shell_path;
+use mobifs_host::{mounts, shell_path};
 
 use super::place::Place;
 
@@ -85,11 +85,31 @@ fn what_to_do(users: &[MountUser]) -> String {
     let mut units: Vec<String> = users.iter().filter_map(unit_of).collect();
     units.sort();
     units.dedup();
-    if units.is_empty() {
+    let mut commands = Vec::new();
+    if !units.is_empty() {
+        commands.push(format!("systemctl stop {}", units.join(" ")));
+    }
+    commands.extend(users.iter().filter_map(|user| match user {
+        MountUser::LoopDevice { device, .. } => Some(detach(device)),
+        MountUser::SwapFile(path) => Some(format!("swapoff {}", shell_path(path))),
+        _ => None,
+    }));
+    if commands.is_empty() {
         "End what uses it".to_owned()
     } else {
-        format!("End what uses it (systemctl stop {})", units.join(" "))
+        format!("End what uses it ({})", commands.join("; "))
     }
+}
+
+/// How a loop device lets its file go: one that is mounted, with the mount.
+fn detach(device: &str) -> String {
+    let node = Path::new("/dev").join(device);
+    let table = mounts().unwrap_or_default();
+    let mounted = table.iter().find(|mount| mount.source == node);
+    mounted.map_or_else(
+        || format!("losetup -d {}", shell_path(&node)),
+        |mount| format!("umount {}", shell_path(&mount.mountpoint)),
+    )
 }
 
 /// The service of the system that a process belongs to.
@@ -120,6 +140,19 @@ fn service_in(groups: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_kernel_uses_is_ended_by_commands() {
+        let device = MountUser::LoopDevice {
+            device: "loop99999".to_owned(),
+            file: "/srv/d/image".into(),
+        };
+        let swap = MountUser::SwapFile("/srv/d/a swap".into());
+        let expected = "End what uses it (losetup -d /dev/loop99999; swapoff '/srv/d/a swap')";
+        assert_eq!(what_to_do(&[device, swap]), expected);
+        let socket = MountUser::Socket("/srv/d/s".into());
+        assert_eq!(what_to_do(&[socket]), "End what uses it");
+    }
 
     #[test]
     fn services_are_named_and_sessions_are_not() {
