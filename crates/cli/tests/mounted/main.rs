@@ -5,6 +5,7 @@
 mod adopt;
 mod adopt_at_once;
 mod adopt_kernel;
+mod adopt_paths;
 mod adopt_standing;
 mod again;
 mod alone;

@@ -17,9 +17,14 @@ use super::standing::is_over;
 
 /// The bit of a directory's mode by which what is made in it has its group.
 const SET_GROUP_ID: u32 = 0o2000;
+/// The longest path that calls of the kernel take: `PATH_MAX` without the byte that ends it.
+const PATH_BYTES_MAX: usize = 4095;
+/// More than the paths of MobiFS's own files have after that of the store: `/.mobifs/lost/journal.damaged-N`.
+const OWN_BYTES: usize = 80;
 
 /// Fails if the directory cannot be adopted, with what to do about it.
 pub(super) fn examine(place: &Place, notes: &Notes) -> Result<(), Failure> {
+    nameable(place)?;
     without_mounts(place)?;
     not_needed(place, notes)?;
     apart_from_others(place, notes)?;
@@ -34,6 +39,22 @@ pub(super) fn examine(place: &Place, notes: &Notes) -> Result<(), Failure> {
     }
     mobifs_fuse::check_permitted()?;
     Ok(())
+}
+
+/// Checks that what is MobiFS's own in the store has a path that the kernel takes, so that there is a way back.
+fn nameable(place: &Place) -> Result<(), Failure> {
+    let store_bytes = place.store().as_os_str().len();
+    let excess = (store_bytes + OWN_BYTES).saturating_sub(PATH_BYTES_MAX);
+    if excess == 0 {
+        return Ok(());
+    }
+    let directory = place.directory();
+    let bytes = directory.as_os_str().len();
+    Err(refused(&format!(
+        "{} cannot be adopted: its path of {bytes} bytes is too long by {excess}, as files in its store would have \
+         paths that cannot be opened; shorten a name on it",
+        directory.display()
+    )))
 }
 
 /// Checks that the directory is no mount point, and has none in it: renaming it would take them
