@@ -2,6 +2,7 @@
 
 mod errors;
 mod events;
+mod file;
 mod glob;
 mod history;
 mod kind;
@@ -15,8 +16,6 @@ mod settings;
 mod size;
 mod written;
 
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -41,8 +40,6 @@ pub use size::{Size, parse as parse_size};
 use written::Written;
 pub use written::{ConfigKeys, config_keys};
 
-/// Larger than any configuration.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Smallest memory budget that leaves room to work.
 const MEMORY_BUDGET_BYTES_MIN: u64 = 4 << 20;
 
@@ -104,26 +101,14 @@ impl Config {
         Self::parse(&Self::read_text(path)?, path)
     }
 
-    /// The text of a configuration file, which may be a pipe, too.
+    /// The text of a configuration file, which may be a pipe of a shell, too.
     ///
     /// # Errors
-    /// It cannot be read, or is too large for a configuration, as a device that has no end.
+    /// It cannot be read, is something that has no content of its own, or is too large for a configuration.
     pub fn read_text(path: &Path) -> Result<String, ConfigError> {
-        let failed = |source| ConfigError::Read {
+        file::read(path).map_err(|source| ConfigError::Read {
             path: path.to_owned(),
             source,
-        };
-        let mut bytes = Vec::new();
-        let file = File::open(path).map_err(failed)?;
-        let read = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
-        read.map_err(failed)?;
-        if bytes.len() as u64 > FILE_BYTES_MAX {
-            let message = "it is larger than 1 MiB or has no end, as no configuration is";
-            return Err(failed(io::Error::new(io::ErrorKind::InvalidData, message)));
-        }
-        String::from_utf8(bytes).map_err(|_| {
-            let message = "it is not UTF-8";
-            failed(io::Error::new(io::ErrorKind::InvalidData, message))
         })
     }
 
