@@ -1,10 +1,11 @@
 //! `mobifs metrics`: figures of mounts for a monitoring system.
 //!
 //! [`families`] says which there are, [`exposition`] how they are written, and [`server`] answers a
-//! system that fetches them over HTTP.
+//! system that fetches them over HTTP, [`clients`] at a time.
 
 #[cfg(test)]
 mod checker;
+mod clients;
 mod exposition;
 mod families;
 mod server;

@@ -1,8 +1,8 @@
-//! Metrics over HTTP: one answer a connection, one connection at a time, which is what a scraper
-//! needs. What a client sends is bounded in bytes and in time.
+//! Metrics over HTTP: one answer a connection. What a client sends is bounded in bytes and in time, and clients that
+//! say nothing keep nobody waiting: [`super::clients`] leaves them where there are too many.
 
-use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{self, Read};
+use std::net::TcpListener;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -12,19 +12,21 @@ use mobifs_daemon::{Code, Failure};
 use mobifs_host::group_id;
 
 use super::super::tell;
+use super::clients::{Client, Clients, Connection};
 use super::exposition::Format;
 
 /// Longest head of a request.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 /// A client that sends or takes nothing for longer is left.
 const CLIENT_WAIT: Duration = Duration::from_secs(5);
+/// Most clients that have a thread at a time; of more, the one that has been silent for longest is left.
+const CLIENTS_MAX: usize = 32;
+
+/// What is answered now.
+type Text<'a> = dyn Fn(Format) -> Result<String, Failure> + Sync + 'a;
 
 /// Answers until the process ends. `text`: what is answered now.
-pub(super) fn serve(
-    address: &str,
-    group: Option<&str>,
-    text: &dyn Fn(Format) -> Result<String, Failure>,
-) -> Result<(), Failure> {
+pub(super) fn serve(address: &str, group: Option<&str>, text: &Text<'_>) -> Result<(), Failure> {
     let failed = |error: io::Error| {
         // Of a port or a host that cannot be one.
         let code = match error.kind() {
@@ -38,9 +40,7 @@ pub(super) fn serve(
             Listen::Group(failure) => failure,
             Listen::Io(error) => failed(error),
         })?;
-        for stream in listener.incoming() {
-            talk(stream, text);
-        }
+        talk_to_all(listener.incoming(), text);
         return Ok(());
     }
     if group.is_some() {
@@ -56,9 +56,7 @@ pub(super) fn serve(
         return Err(Failure::new(Code::Usage, message));
     }
     let listener = TcpListener::bind(address).map_err(failed)?;
-    for stream in listener.incoming() {
-        talk(stream, text);
-    }
+    talk_to_all(listener.incoming(), text);
     Ok(())
 }
 
@@ -98,46 +96,41 @@ fn listen_locally(path: &Path, group: Option<&str>) -> Result<UnixListener, List
     Ok(listener)
 }
 
-trait Connection: Read + Write {
-    fn limit(&self, wait: Duration) -> io::Result<()>;
-}
-
-impl Connection for TcpStream {
-    fn limit(&self, wait: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(wait))?;
-        self.set_write_timeout(Some(wait))
-    }
-}
-
-impl Connection for UnixStream {
-    fn limit(&self, wait: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(wait))?;
-        self.set_write_timeout(Some(wait))
-    }
+fn talk_to_all<C: Connection>(streams: impl Iterator<Item = io::Result<C>>, text: &Text<'_>) {
+    let clients = Clients::new(CLIENTS_MAX);
+    let clients = &clients;
+    std::thread::scope(|scope| {
+        for stream in streams {
+            let started = stream.and_then(|stream| {
+                let client = clients.enter(&stream)?;
+                let talk = move || talk(stream, &client, text);
+                std::thread::Builder::new().spawn_scoped(scope, talk)?;
+                Ok(())
+            });
+            if let Err(error) = started {
+                tell(&format!("warning: cannot accept a connection: {error}"));
+                // Out of descriptors, most likely: do not spin.
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    });
 }
 
 /// A client that fails is its own affair.
-fn talk(stream: io::Result<impl Connection>, text: &dyn Fn(Format) -> Result<String, Failure>) {
-    match stream {
-        Ok(mut stream) => {
-            if let Err(error) = answer(&mut stream, text) {
-                tracing::debug!(%error, "a client of the metrics got no answer");
-            }
-        }
-        Err(error) => {
-            tell(&format!("warning: cannot accept a connection: {error}"));
-            // Out of descriptors, most likely: do not spin.
-            std::thread::sleep(Duration::from_millis(100));
-        }
+fn talk<C: Connection>(mut stream: C, client: &Client<'_, C>, text: &Text<'_>) {
+    if let Err(error) = answer(&mut stream, || client.has_asked(), text) {
+        tracing::debug!(%error, "a client of the metrics got no answer");
     }
 }
 
 fn answer(
     stream: &mut impl Connection,
-    text: &dyn Fn(Format) -> Result<String, Failure>,
+    has_asked: impl FnOnce(),
+    text: &Text<'_>,
 ) -> io::Result<()> {
     stream.limit(CLIENT_WAIT)?;
     let head = head_of(stream)?;
+    has_asked();
     let request = Request::parse(&head);
     let (status, kind, body) = match request {
         Some(request) if !request.is_read => (
@@ -219,6 +212,8 @@ impl<'a> Request<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     /// Found by strangers: it was no error of usage.
@@ -231,7 +226,7 @@ mod tests {
     fn asked(request: &str) -> String {
         let (mut here, mut there) = UnixStream::pair().unwrap();
         here.write_all(request.as_bytes()).unwrap();
-        answer(&mut there, &|format| Ok(format!("{format:?}\n"))).unwrap();
+        answer(&mut there, || (), &|format| Ok(format!("{format:?}\n"))).unwrap();
         drop(there);
         let mut reply = String::new();
         here.read_to_string(&mut reply).unwrap();
@@ -268,6 +263,43 @@ mod tests {
             // It is left before all of this is sent.
             let _sent = here.write_all(&[b'a'; 64 << 10]);
         });
-        answer(&mut there, &nothing).unwrap_err();
+        answer(&mut there, || (), &nothing).unwrap_err();
+    }
+
+    /// Each connection that sent nothing kept all others waiting for five seconds.
+    #[test]
+    fn silent_clients_keep_nobody_waiting() {
+        const SILENT: usize = 3 * CLIENTS_MAX;
+        let (silent, accepted): (Vec<_>, Vec<_>) =
+            (0..SILENT).map(|_| UnixStream::pair().unwrap()).unzip();
+        let (mut here, there) = UnixStream::pair().unwrap();
+        here.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        // What is accepted next, and the end when the answer is there.
+        let (sender, streams) = std::sync::mpsc::channel();
+        for stream in accepted.into_iter().chain([there]) {
+            sender.send(Ok(stream)).unwrap();
+        }
+        let server = std::thread::spawn(move || {
+            talk_to_all(streams.into_iter(), &|_| Ok("the figures\n".to_owned()));
+        });
+        let mut reply = String::new();
+        here.read_to_string(&mut reply).unwrap();
+        assert!(reply.ends_with("the figures\n"), "{reply}");
+        // Those that came first have been left for others, and as many stay as may.
+        let is_left = |mut stream: &UnixStream| {
+            stream.set_nonblocking(true).unwrap();
+            stream.read(&mut [0]).is_ok_and(|read| read == 0)
+        };
+        let left: Vec<bool> = silent.iter().map(is_left).collect();
+        assert_eq!(
+            left,
+            [
+                vec![true; SILENT + 1 - CLIENTS_MAX],
+                vec![false; CLIENTS_MAX - 1]
+            ]
+            .concat()
+        );
+        drop((silent, sender));
+        server.join().unwrap();
     }
 }
