@@ -276,17 +276,50 @@ impl<'a> OpenOptions<'a> {
         }))
     }
 
+    /// Whether the filesystem has room for the journal of a store that is yet to be made at `path`. Nothing is changed.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsuitable`]: it has not, [`StoreError::Lower`].
+    pub fn check_room(&self, path: &Path) -> Result<(), StoreError> {
+        let own_path = self.scope.own_path(path);
+        if present_journal_bytes(&own_path).is_some() {
+            return Ok(());
+        }
+        let shown = path.display();
+        let about = rustix::fs::statvfs(path)
+            .map_err(|errno| StoreError::lower(format!("looking at {shown}"))(errno.into()))?;
+        // What ext4 keeps for root is not counted as available.
+        let blocks = if rustix::process::geteuid().is_root() {
+            about.f_bfree
+        } else {
+            about.f_bavail
+        };
+        let free = blocks.saturating_mul(about.f_frsize);
+        let needed = self.journal_bytes(path);
+        if free >= needed {
+            return Ok(());
+        }
+        Err(StoreError::Unsuitable(format!(
+            "the filesystem of {shown} has {free} bytes free, and the journal of a store there takes {needed}: make \
+             room, or set a smaller journal_bytes in the configuration"
+        )))
+    }
+
+    fn journal_bytes(&self, path: &Path) -> u64 {
+        let present = || present_journal_bytes(&self.scope.own_path(path));
+        let wanted = self.config.journal_bytes.or_else(present);
+        wanted.unwrap_or_else(|| JournalOptions::default().journal_bytes)
+    }
+
     /// How the journal of the store at `path` is opened, or made.
     ///
     /// # Errors
     /// [`StoreError::Lower`]: no identity can be made.
     pub fn journal(&self, path: &Path) -> Result<JournalOptions, StoreError> {
         let defaults = JournalOptions::default();
-        let present = || present_journal_bytes(&self.scope.own_path(path));
-        let journal_bytes = self.config.journal_bytes.or_else(present);
         let held_bytes_max = self.config.memory_budget_bytes / HELD_SHARE;
         Ok(JournalOptions {
-            journal_bytes: journal_bytes.unwrap_or(defaults.journal_bytes),
+            journal_bytes: self.journal_bytes(path),
             direct_bytes_max: self.config.direct_write_max_bytes,
             measuring: self.measuring,
             uuid_if_new: random_uuid()?,

@@ -224,7 +224,7 @@ impl Adoption {
     }
 
     #[track_caller]
-    fn refuses(&self, directory: &Path, code: i32, needles: &[&str]) {
+    pub(crate) fn refuses(&self, directory: &Path, code: i32, needles: &[&str]) {
         for flag in [None, Some("--dry-run")] {
             let mut command = self.command("adopt", &["--boot", "none"]);
             let output = command.args(flag).arg(directory).output().unwrap();

@@ -4,6 +4,7 @@
 
 mod adopt;
 mod adopt_at_once;
+mod adopt_foretold;
 mod adopt_kernel;
 mod adopt_paths;
 mod adopt_standing;

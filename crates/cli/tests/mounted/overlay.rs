@@ -9,7 +9,7 @@ use crate::fixture::{Fixture, mobifs, needs_mounts, succeeds};
 use crate::kills::kill;
 
 /// Ends with the value.
-struct Overlay(PathBuf);
+pub(crate) struct Overlay(pub(crate) PathBuf);
 
 impl Overlay {
     /// None where the kernel has no overlay filesystem.
@@ -48,7 +48,7 @@ fn exists(path: &Path) -> bool {
 
 impl Overlay {
     /// Mounts an overlay of layers in one directory.
-    fn of(layers: &Path, lower: &str, upper: &str, words: &str) -> Option<Self> {
+    pub(crate) fn of(layers: &Path, lower: &str, upper: &str, words: &str) -> Option<Self> {
         let at = layers.join(format!("merged-{upper}"));
         for path in [
             at.clone(),
@@ -68,7 +68,7 @@ impl Overlay {
 }
 
 /// Overlay filesystems with these layers can be mounted, as they cannot on another overlay.
-fn layers(fixture: &Fixture) -> Option<PathBuf> {
+pub(crate) fn layers(fixture: &Fixture) -> Option<PathBuf> {
     let layers = fixture.directory("layers");
     fs::create_dir_all(layers.join("lower/store/app/sub")).unwrap();
     fs::write(layers.join("lower/store/app/file"), "of the image").unwrap();

@@ -3,9 +3,10 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use mobifs_daemon::{Code, Failure, check_store};
+use mobifs_daemon::{Code, ConfigText, Failure, check_store};
 use mobifs_host::{mounts, shell_path};
 use mobifs_store::PosixLower;
+use mobifs_volume::OpenOptions;
 use rustix::fs::{Access, access};
 
 use super::directory::Directory;
@@ -14,16 +15,17 @@ use super::note::Notes;
 use super::other_paths::overlap;
 use super::place::{Place, refused};
 use super::standing::is_over;
+use crate::mount_options::Options;
 
-/// The bit of a directory's mode by which what is made in it has its group.
-const SET_GROUP_ID: u32 = 0o2000;
 /// The longest path that calls of the kernel take: `PATH_MAX` without the byte that ends it.
 const PATH_BYTES_MAX: usize = 4095;
 /// More than the paths of MobiFS's own files have after that of the store: `/.mobifs/lost/journal.damaged-N`.
 const OWN_BYTES: usize = 80;
+/// The bit of a directory's mode by which what is made in it has its group.
+const SET_GROUP_ID: u32 = 0o2000;
 
 /// Fails if the directory cannot be adopted, with what to do about it.
-pub(super) fn examine(place: &Place, notes: &Notes) -> Result<(), Failure> {
+pub(super) fn examine(place: &Place, notes: &Notes, options: &str) -> Result<(), Failure> {
     nameable(place)?;
     without_mounts(place)?;
     not_needed(place, notes)?;
@@ -37,8 +39,19 @@ pub(super) fn examine(place: &Place, notes: &Notes) -> Result<(), Failure> {
             "{name} is there already, and is where the files would be: move it away"
         )));
     }
+    has_room(place, options)?;
     mobifs_fuse::check_permitted()?;
     Ok(())
+}
+
+/// The journal fits into the filesystem.
+fn has_room(place: &Place, options: &str) -> Result<(), Failure> {
+    let options = Options::parse(&[options.to_owned()], false)?;
+    let config = ConfigText::load(options.config.as_deref())?;
+    let directory = place.directory();
+    OpenOptions::new(&config.config)
+        .check_room(directory)
+        .map_err(|error| Failure::of_store(directory, &error))
 }
 
 /// Checks that what is MobiFS's own in the store has a path that the kernel takes, so that there is a way back.
@@ -193,6 +206,12 @@ fn changeable(place: &Place) -> Result<(), Failure> {
     if Directory::open(directory).is_ok_and(|opened| opened.is_fixed()) {
         return Err(refused(&format!(
             "{shown} is immutable or append-only, so it cannot be renamed: chattr -i -a {word}"
+        )));
+    }
+    if Directory::open(parent).is_ok_and(|opened| opened.is_fixed()) {
+        let parent = shell_path(parent);
+        return Err(refused(&format!(
+            "{shown} is to be renamed, and {above} is immutable or append-only: chattr -i -a {parent}"
         )));
     }
     Ok(())

@@ -26,7 +26,7 @@ mod starter;
 mod unit;
 mod users;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use mobifs_daemon::control::{ControlClient, ControlError};
@@ -75,8 +75,8 @@ pub(crate) fn adopt(arguments: &AdoptArguments) -> Result<ExitCode, Failure> {
     }
     if found.is_none() {
         // Before anything is made, the directory of notes included.
-        new_note(&place, arguments)?;
-        examine::examine(&place, &notes)?;
+        let note = new_note(&place, arguments)?;
+        examine::examine(&place, &notes, note.options())?;
     }
     let lock = notes.lock()?;
     let result = match notes.find(&place)?.or(found) {
@@ -234,7 +234,7 @@ fn not_adopted(place: &Place) -> Failure {
 /// What would be done.
 fn plan(place: &Place, notes: &Notes, arguments: &AdoptArguments) -> Result<(), Failure> {
     let note = new_note(place, arguments)?;
-    examine::examine(place, notes)?;
+    examine::examine(place, notes, note.options())?;
     let users = users_of_directory(place.directory());
     let warnings = examine::warnings();
     let journald_steps_aside = journald::lies_in(place.directory());
@@ -287,12 +287,7 @@ fn new_note(place: &Place, arguments: &AdoptArguments) -> Result<Note, Failure> 
     let mut options = arguments.options.clone();
     if let Some(config) = &arguments.config {
         ConfigText::load(Some(config))?;
-        let path = std::path::absolute(config).map_err(durable::cannot("examine", config))?;
-        let path = path
-            .to_string_lossy()
-            .replace('\\', "\\\\")
-            .replace(',', "\\,");
-        options.push(format!("config={path}"));
+        options.push(config_option(config)?);
     }
     let options = options.join(",");
     let parsed = Options::parse(std::slice::from_ref(&options), false)?;
@@ -306,6 +301,43 @@ fn new_note(place: &Place, arguments: &AdoptArguments) -> Result<Note, Failure> 
     Ok(Note::new(place, boot, options))
 }
 
+/// The mount option that names a configuration.
+fn config_option(config: &Path) -> Result<String, Failure> {
+    let path = std::path::absolute(config).map_err(durable::cannot("examine", config))?;
+    let path = path
+        .to_string_lossy()
+        .replace('\\', "\\\\")
+        .replace(',', "\\,");
+    Ok(format!("config={path}"))
+}
+
+/// Why a directory cannot be adopted by this user, if it cannot, with this configuration.
+pub(super) fn obstacle(directory: &Path, config: Option<&Path>) -> Option<String> {
+    let look = || {
+        let options = config.map(config_option).transpose()?.unwrap_or_default();
+        let notes = Notes::of_user(None)?;
+        let place = Place::find(directory)?;
+        standing::check(&place, notes.find(&place)?.as_ref())?;
+        examine::examine(&place, &notes, &options)
+    };
+    look().err().map(|failure: Failure| failure.message)
+}
+
+/// The store of a directory that is adopted and not mounted.
+pub(super) fn store_of_unmounted(directory: &Path) -> Option<PathBuf> {
+    let place = Place::find_adopted(directory).ok()?;
+    let is_unmounted = place.mounted().is_ok_and(|mount| mount.is_none());
+    let is_known = || {
+        let notes = Notes::of_user(None);
+        notes.is_ok_and(|notes| notes.find(&place).is_ok_and(|note| note.is_some()))
+    };
+    let is_adopted = place.is_exchanged()
+        && !place.is_prepared()
+        && is_unmounted
+        && (place.is_mount_point().is_ok_and(|is| is) || is_known());
+    is_adopted.then(|| place.store().to_owned())
+}
+
 fn begin(
     place: &Place,
     notes: &Notes,
@@ -313,7 +345,7 @@ fn begin(
     arguments: &AdoptArguments,
 ) -> Result<(), Failure> {
     let note = new_note(place, arguments)?;
-    examine::examine(place, notes)?;
+    examine::examine(place, notes, note.options())?;
     for warning in examine::warnings() {
         tell(&format!("warning: {warning}"));
     }

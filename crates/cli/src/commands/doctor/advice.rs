@@ -115,9 +115,14 @@ fn mount(facts: &Facts) -> Verdict {
             "it is the store of the mount {at}: one point in time for each app"
         ));
     }
-    possible(
-        "one point in time for each app (a directory below the mount); some microseconds a call",
-    )
+    let promise =
+        "one point in time for each app (a directory below the mount); some microseconds a call";
+    match &facts.adopt_obstacle {
+        Some(why) if facts.path != facts.mountpoint => possible(&format!(
+            "{promise}; not under its own name, as it cannot be adopted: {why}"
+        )),
+        _ => possible(promise),
+    }
 }
 
 fn sqlite(facts: &Facts) -> Verdict {
@@ -246,7 +251,12 @@ fn commands(facts: &Facts, way: Way) -> Vec<String> {
     match way {
         Way::Mount if facts.is_in_mount => vec![format!("mobifs status {mountpoint}")],
         // What cannot be adopted.
-        Way::Mount if facts.is_store || facts.is_in_memory || facts.path == facts.mountpoint => {
+        Way::Mount
+            if facts.is_store
+                || facts.is_in_memory
+                || facts.adopt_obstacle.is_some()
+                || facts.path == facts.mountpoint =>
+        {
             vec![format!("mobifs mount {path} EMPTY_DIRECTORY")]
         }
         Way::Mount => vec![format!("mobifs adopt {path}")],
@@ -283,6 +293,7 @@ mod tests {
             served_at: None,
             steering,
             store_obstacle: None,
+            adopt_obstacle: None,
             fuse_obstacle: None,
             survey: Survey {
                 is_complete: true,
@@ -316,6 +327,23 @@ mod tests {
         );
         able.fuse_obstacle = Some("no /dev/fuse".to_owned());
         assert_eq!(recommended(&able), Way::Plain);
+    }
+
+    /// `mobifs adopt` was advised, and refused.
+    #[test]
+    fn what_cannot_be_adopted_is_mounted_elsewhere() {
+        let mut fixed = facts(Steering::Impossible("xfs".to_owned()));
+        fixed.adopt_obstacle = Some("/data is immutable".to_owned());
+        let advice = Advice::of(&fixed);
+        assert_eq!(advice.recommended, Way::Mount);
+        assert_eq!(
+            advice.commands,
+            [r"mobifs mount '/data/it'\''s' EMPTY_DIRECTORY"]
+        );
+        assert!(matches!(
+            &advice.verdicts[1].1,
+            Verdict::Possible { promise } if promise.ends_with("cannot be adopted: /data is immutable")
+        ));
     }
 
     #[test]

@@ -1,16 +1,19 @@
 //! What is known of a directory and its filesystem. Nothing is changed.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use mobifs_daemon::control::ControlError;
 use mobifs_daemon::{Code, Failure, check_store};
-use mobifs_host::{MountEntry, absolute_without_touching, mount_around, mounts};
+use mobifs_host::{MountEntry, absolute_without_touching, mount_around, mounts, shell_path};
 use mobifs_native::{AppPolicy, Examination, examine};
 use mobifs_store::PosixLower;
-use rustix::fs::{Access, access};
+use mobifs_volume::{Config, OpenOptions};
+use rustix::fs::{Access, IFlags, access, ioctl_getflags};
 use rustix::io::Errno;
 
+use super::super::adopt;
 use super::survey::Survey;
 
 /// What decides.
@@ -34,6 +37,8 @@ pub(super) struct Facts {
     pub(super) steering: Steering,
     /// Why it cannot be the store of a mount, if it cannot.
     pub(super) store_obstacle: Option<String>,
+    /// Why it cannot be adopted, if it cannot, where it could be the store of a mount.
+    pub(super) adopt_obstacle: Option<String>,
     /// Why this user cannot make mounts.
     pub(super) fuse_obstacle: Option<String>,
     pub(super) survey: Survey,
@@ -64,7 +69,11 @@ pub(super) enum Steering {
 impl Facts {
     /// # Errors
     /// There is no such directory.
-    pub(super) fn of(directory: &Path, policy: &AppPolicy) -> Result<Self, Failure> {
+    pub(super) fn of(
+        directory: &Path,
+        config: &Config,
+        config_file: Option<&Path>,
+    ) -> Result<Self, Failure> {
         let failed = |error: &dyn std::fmt::Display| {
             let path = directory.display();
             Failure::new(Code::Failed, format!("cannot examine {path}: {error}"))
@@ -81,22 +90,31 @@ impl Facts {
         let mount = mount_around(&path, &table);
         let mount = mount.ok_or_else(|| failed(&"no mount of this process has it"))?;
         let is_in_mount = mount.has_subtype("mobifs");
+        let is_store = path.join(".mobifs").is_dir();
+        let is_in_memory = mobifs_store::is_in_memory(&path);
+        let fuse_obstacle = mobifs_fuse::check_permitted().err();
+        let store_obstacle = store_obstacle(&path, &table, config);
+        let can_be_adopted = store_obstacle.is_none()
+            && fuse_obstacle.is_none()
+            && !(is_store || is_in_memory || is_in_mount);
+        let adopt_obstacle = can_be_adopted
+            .then(|| adopt::obstacle(&path, config_file))
+            .flatten();
         Ok(Self {
             mountpoint: mount.mountpoint.clone(),
             kind: mount.kind.clone(),
             shown_kind: super::device::kind_of(mount),
-            is_in_memory: mobifs_store::is_in_memory(&path),
+            is_in_memory,
             is_of_the_kernel: mobifs_store::is_of_the_kernel(&path) || mount.kind == "devtmpfs",
             is_in_mount,
-            is_store: path.join(".mobifs").is_dir(),
+            is_store,
             served_at: stores_of(&table)
                 .find(|mount| Path::new(&mount.source) == path)
                 .map(|mount| mount.mountpoint.clone()),
-            steering: steering(&path, policy, mount),
-            store_obstacle: store_obstacle(&path, &table),
-            fuse_obstacle: mobifs_fuse::check_permitted()
-                .err()
-                .map(|error| error.to_string()),
+            steering: steering(&path, &config.rules.policy_of_all(), mount),
+            store_obstacle,
+            adopt_obstacle,
+            fuse_obstacle: fuse_obstacle.map(|error| error.to_string()),
             survey: Survey::of(&path),
             path,
         })
@@ -117,7 +135,7 @@ fn stores_of(table: &[MountEntry]) -> impl Iterator<Item = &MountEntry> {
     table.iter().filter(|mount| mount.has_subtype("mobifs"))
 }
 
-fn store_obstacle(path: &Path, table: &[MountEntry]) -> Option<String> {
+fn store_obstacle(path: &Path, table: &[MountEntry], config: &Config) -> Option<String> {
     if path == Path::new("/") {
         return Some("every mount point would lie inside it; name a directory".to_owned());
     }
@@ -130,11 +148,33 @@ fn store_obstacle(path: &Path, table: &[MountEntry]) -> Option<String> {
     if let Err(error) = check_store(path, false) {
         return Some(error.to_string());
     }
+    let word = shell_path(path);
+    if let Some(store) = adopt::store_of_unmounted(path) {
+        return Some(format!(
+            "it is adopted and not mounted, and its files are in {}: `mobifs adopt {word}` mounts it",
+            store.display()
+        ));
+    }
+    if is_fixed(path) {
+        return Some(format!(
+            "it is immutable or append-only: chattr -i -a {word}"
+        ));
+    }
     if let Err(errno) = access(path, Access::WRITE_OK | Access::EXEC_OK) {
         return Some(format!("this user may not write there ({errno})"));
     }
     let opened = PosixLower::open(path);
-    opened.err().map(|error| error.to_string())
+    let room = || OpenOptions::new(config).check_room(path);
+    opened
+        .and_then(|_| room())
+        .err()
+        .map(|error| error.to_string())
+}
+
+/// Whether names in a directory cannot be changed; false where the filesystem has no such flags.
+fn is_fixed(path: &Path) -> bool {
+    let flags = File::open(path).and_then(|opened| Ok(ioctl_getflags(opened)?));
+    flags.is_ok_and(|flags| flags.intersects(IFlags::IMMUTABLE | IFlags::APPEND))
 }
 
 fn steering(path: &Path, policy: &AppPolicy, mount: &MountEntry) -> Steering {

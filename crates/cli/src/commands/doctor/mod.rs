@@ -35,8 +35,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<(), Failure> {
             print(&shown_findings(&findings))
         };
     };
-    let policy = config.config.rules.policy_of_all();
-    let facts = Facts::of(directory, &policy)?;
+    let facts = Facts::of(directory, &config.config, arguments.config.as_deref())?;
     let advice = Advice::of(&facts);
     if let Some((path, mount)) = device::place_of(directory) {
         // What a mount of ours takes for a flush is not what the device takes.

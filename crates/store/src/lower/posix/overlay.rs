@@ -28,6 +28,8 @@ const MARK: &str = "overlay";
 const MARK_BYTES_MAX: u64 = 200;
 const REMEDY: &str = "put the store on the filesystem that has the upper layer (a volume of the \
                       container)";
+const SEVERAL_FILESYSTEMS: &str = "it has its layers on several filesystems, where directories have no lasting \
+                                   numbers";
 
 /// Whether `directory` is on overlayfs.
 pub(super) fn is_overlay(directory: impl AsFd) -> rustix::io::Result<bool> {
@@ -51,8 +53,15 @@ pub(super) fn check(root: impl AsFd, path: &Path) -> Result<(), StoreError> {
         Err(Errno::NOENT) => None,
         found => Some(found.map_err(failed)?),
     };
-    if is_ours == Some(true) || is_empty(&root).map_err(failed)? {
+    if is_ours == Some(true) {
         return Ok(());
+    }
+    if is_empty(&root).map_err(failed)? {
+        return if has_several_filesystems(&root).map_err(failed)? {
+            refuse(SEVERAL_FILESYSTEMS)
+        } else {
+            Ok(())
+        };
     }
     if is_ours == Some(false) {
         return refuse("the store in it comes from a lower layer");
@@ -67,8 +76,7 @@ pub(super) fn check(root: impl AsFd, path: &Path) -> Result<(), StoreError> {
 pub(super) fn mark(own: impl AsFd) -> io::Result<()> {
     let mut file = open_mark(&own, OFlags::CREATE)?;
     if !is_one_filesystem(&file, &own)? {
-        let why = "the store is on overlayfs with layers on several filesystems, where directories \
-                   have no lasting numbers";
+        let why = format!("the store is on overlayfs, and {SEVERAL_FILESYSTEMS}");
         let message = format!("{why}; {REMEDY}");
         return Err(io::Error::new(io::ErrorKind::Unsupported, message));
     }
@@ -104,6 +112,16 @@ fn own_mark(root: impl AsFd) -> rustix::io::Result<bool> {
 /// All layers are on one filesystem if a file's device is a directory's.
 fn is_one_filesystem(file: &File, directory: impl AsFd) -> rustix::io::Result<bool> {
     Ok(fs::fstat(file)?.st_dev == fs::fstat(directory)?.st_dev)
+}
+
+/// Whether a new file's device is not the directory's. The file has no name and is gone when this returns; where none
+/// can be made (before Linux 6.3, or without the right), the mark finds out later.
+fn has_several_filesystems(directory: impl AsFd) -> rustix::io::Result<bool> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    match fs::openat(&directory, ".", flags, Mode::RUSR | Mode::WUSR) {
+        Ok(file) => Ok(!is_one_filesystem(&File::from(file), directory)?),
+        Err(_) => Ok(false),
+    }
 }
 
 fn identity(file: &File) -> rustix::io::Result<String> {
