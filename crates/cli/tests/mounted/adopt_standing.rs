@@ -231,3 +231,49 @@ fn an_adopted_directory_is_known_by_any_path() {
     let file = adoption.directory.join("file");
     assert_eq!(fs::read(file).unwrap(), b"precious");
 }
+
+/// A damaged note kept every command from every directory.
+#[test]
+fn a_damaged_note_concerns_its_own_directory_alone() {
+    needs_mounts!();
+    let mut adoption = Adoption::new();
+    let first = adoption.directory.clone();
+    let other = adoption.fixture.directory("other");
+    adoption.fixture.unmount_at_end(&other);
+    fs::create_dir(first.join("inner")).unwrap();
+    adoption.adopt();
+    succeeds(&mobifs(&["umount"], &first));
+    let entries = fs::read_dir(adoption.notes()).unwrap();
+    let notes: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    let [note] = &notes[..] else {
+        panic!("{notes:?}");
+    };
+    let good = fs::read(note).unwrap();
+    fs::write(note, &good[..good.len() / 2]).unwrap();
+    let name = note.file_name().unwrap().to_str().unwrap();
+    // Its own directory.
+    let needles = [name, "cannot be understood", "move it away"];
+    fails(&adoption.adopt_again(), FAILED, &needles);
+    fails(&adoption.unadopt(), FAILED, &needles);
+    assert_eq!(adoption.list()[0]["state"], "note-damaged");
+    assert_eq!(adoption.list()[0]["directory"].as_str(), first.to_str());
+    // What lies in it is in an adopted directory all the same.
+    let inner = adoption.store().join("inner");
+    let mut command = adoption.command("adopt", &["--boot", "none"]);
+    let refused = command.arg(&inner).output().unwrap();
+    assert_eq!(refused.status.code(), Some(IN_USE));
+    let said = message(&refused);
+    assert!(said.contains("one lies in the other"), "{said}");
+    // Another one.
+    adoption.directory = other.clone();
+    let done = adoption.begin().output().unwrap();
+    succeeds(&done);
+    let said = message(&done);
+    assert_eq!(said.matches(name).count(), 1, "{said}");
+    assert!(said.contains("warning: the note "), "{said}");
+    succeeds(&adoption.unadopt());
+    fs::write(note, good).unwrap();
+    adoption.directory = first;
+    succeeds(&adoption.unadopt());
+    assert!(!adoption.notes().exists());
+}

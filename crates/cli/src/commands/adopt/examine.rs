@@ -141,11 +141,18 @@ fn not_needed(place: &Place, notes: &Notes) -> Result<(), Failure> {
 
 /// No other adopted directory lies in it, or around it.
 fn apart_from_others(place: &Place, notes: &Notes) -> Result<(), Failure> {
+    let mut others = Vec::new();
     for note in notes.all()? {
         let other = Place::of(note.directory().to_owned())?;
-        if is_over(&other, &note)? {
-            continue;
+        if !is_over(&other, &note)? {
+            others.push(other);
         }
+    }
+    // What is adopted by a note that is damaged is so all the same.
+    let damaged = notes.damaged()?.into_iter();
+    let damaged = damaged.filter_map(|note| Place::of(note.directory?).ok());
+    others.extend(damaged.filter(Place::is_exchanged));
+    for other in others {
         let overlaps = place.overlaps(other.directory())
             || place.overlaps(other.store())
             || overlap(place, &other)?;

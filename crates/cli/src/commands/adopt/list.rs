@@ -6,6 +6,7 @@ use serde_json::json;
 use unicode_width::UnicodeWidthStr as _;
 
 use super::all_users;
+use super::boot::Boot;
 use super::note::{Direction, Note, Notes};
 use super::place::Place;
 use super::standing::{self, adopter_other_than};
@@ -32,6 +33,8 @@ enum State {
     NoStore,
     /// There is neither.
     Gone,
+    /// What is known of it cannot be understood.
+    NoteDamaged,
 }
 
 impl State {
@@ -60,6 +63,7 @@ impl State {
             Self::NoDirectory => "directory-missing",
             Self::NoStore => "store-missing",
             Self::Gone => "gone",
+            Self::NoteDamaged => "note-damaged",
         }
     }
 
@@ -84,6 +88,9 @@ impl State {
                 format!("STORE MISSING: put it back, or forget it: mobifs unadopt {directory}")
             }
             Self::Gone => format!("GONE: forget it: mobifs unadopt {directory}"),
+            Self::NoteDamaged => {
+                format!("NOTE DAMAGED: move the note away, then mobifs unadopt {directory}")
+            }
         }
     }
 }
@@ -98,6 +105,7 @@ struct Entry {
 
 /// What this user has adopted; notes of adoptions that are over are dropped.
 pub(super) fn show(notes: &Notes, as_json: bool) -> Result<(), Failure> {
+    notes.tidy();
     let user = rustix::process::geteuid().as_raw();
     let mut all = Vec::new();
     for note in notes.all()? {
@@ -113,19 +121,42 @@ pub(super) fn show(notes: &Notes, as_json: bool) -> Result<(), Failure> {
             user,
         });
     }
+    let unknown = add_damaged(&mut all, notes, user)?;
     if as_json {
-        let adopted = all.iter().map(document).collect();
-        return print_documents(adopted);
+        print_documents(all.iter().map(document).collect())?;
+    } else if all.is_empty() {
+        print("no directory of this user is adopted\n")?;
+    } else {
+        print(&table(&all, false))?;
     }
-    if all.is_empty() {
-        return print("no directory of this user is adopted\n");
+    unknown.map_or(Ok(()), Err)
+}
+
+/// Adds the directories of this user's damaged notes; returns what is wrong with one whose directory is not known.
+fn add_damaged(all: &mut Vec<Entry>, notes: &Notes, user: u32) -> Result<Option<Failure>, Failure> {
+    let mut unknown = None;
+    for damaged in notes.damaged()? {
+        let place = damaged
+            .directory
+            .and_then(|directory| Place::of(directory).ok());
+        let Some(place) = place else {
+            unknown = Some(damaged.failure);
+            continue;
+        };
+        all.push(Entry {
+            note: Note::new(&place, Boot::Nothing, ""),
+            place,
+            state: State::NoteDamaged,
+            user,
+        });
     }
-    print(&table(&all, false))
+    Ok(unknown)
 }
 
 /// What all users have adopted. Notes of other users stay as they are; those of adoptions that are over, or
 /// another user's, are left out.
 pub(super) fn show_all_users(notes: &Notes, as_json: bool) -> Result<(), Failure> {
+    notes.tidy();
     let mut all = Vec::new();
     for (note, user) in all_users::notes(notes)? {
         let place = Place::of(note.directory().to_owned())?;
@@ -146,19 +177,20 @@ pub(super) fn show_all_users(notes: &Notes, as_json: bool) -> Result<(), Failure
             user,
         });
     }
+    let unknown = add_damaged(&mut all, notes, rustix::process::geteuid().as_raw())?;
     if as_json {
         let with_user = |entry: &Entry| {
             let mut one = document(entry);
             one["user"] = entry.user.into();
             one
         };
-        let adopted = all.iter().map(with_user).collect();
-        return print_documents(adopted);
+        print_documents(all.iter().map(with_user).collect())?;
+    } else if all.is_empty() {
+        print("no directory is adopted\n")?;
+    } else {
+        print(&table(&all, true))?;
     }
-    if all.is_empty() {
-        return print("no directory is adopted\n");
-    }
-    print(&table(&all, true))
+    unknown.map_or(Ok(()), Err)
 }
 
 fn print_documents(adopted: Vec<serde_json::Value>) -> Result<(), Failure> {

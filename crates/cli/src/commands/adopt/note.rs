@@ -5,19 +5,25 @@
 //! mounted and is never adopted itself. A note has the direction and no progress: how far an adoption
 //! has come is seen by its directories ([`super::place`]).
 
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use mobifs_daemon::{Code, Failure};
 use mobifs_host::DirectoryLock;
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::boot::Boot;
-use super::durable::{cannot, make_directories, remove_file, replace_file};
+use super::durable::{cannot, make_directories, remove_file, remove_unfinished, replace_file};
 use super::place::Place;
+use crate::commands::tell;
 
 const SCHEMA: u32 = 1;
 /// Escaped names are cut off here, so that names of units fit.
@@ -98,10 +104,21 @@ impl Note {
     }
 }
 
+/// A note that cannot be read or understood.
+#[derive(Debug)]
+pub(super) struct DamagedNote {
+    /// The directory that it is about, as far as its name says so.
+    pub(super) directory: Option<PathBuf>,
+    /// What is wrong, with its file.
+    pub(super) failure: Failure,
+}
+
 /// All notes of this user.
 #[derive(Clone, Debug)]
 pub(super) struct Notes {
     directory: PathBuf,
+    /// Damaged notes that were mentioned already.
+    mentioned: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
 
 impl Notes {
@@ -114,7 +131,10 @@ impl Notes {
             Some(directory) => std::path::absolute(directory).map_err(cannot("use", directory))?,
             None => configuration()?.join("mobifs/adopted"),
         };
-        Ok(Self { directory })
+        Ok(Self {
+            directory,
+            mentioned: Arc::default(),
+        })
     }
 
     /// Where they lie.
@@ -137,7 +157,10 @@ impl Notes {
             let lock = DirectoryLock::acquire(&self.directory);
             match lock {
                 // The one who had it before may have removed the last note, and the directory.
-                Ok(lock) if lock.is_of(&self.directory) => return Ok(lock),
+                Ok(lock) if lock.is_of(&self.directory) => {
+                    remove_unfinished(&self.directory).map_err(cannot("list", &self.directory))?;
+                    return Ok(lock);
+                }
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(cannot("lock", &self.directory)(error));
                 }
@@ -159,26 +182,66 @@ impl Notes {
         read(&self.path_of(place.directory()))
     }
 
-    /// All of them, in the order of their directories.
+    /// All of them, in the order of their directories, but for those that cannot be understood: these are mentioned,
+    /// and concern nobody but their own directories.
     ///
     /// # Errors
-    /// One cannot be read.
+    /// The directory of notes cannot be listed.
     pub(super) fn all(&self) -> Result<Vec<Note>, Failure> {
+        self.scan().map(|(notes, _)| notes)
+    }
+
+    /// Those that cannot be understood.
+    ///
+    /// # Errors
+    /// As [`Notes::all`].
+    pub(super) fn damaged(&self) -> Result<Vec<DamagedNote>, Failure> {
+        self.scan().map(|(_, damaged)| damaged)
+    }
+
+    fn scan(&self) -> Result<(Vec<Note>, Vec<DamagedNote>), Failure> {
         let entries = match fs::read_dir(&self.directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok((Vec::new(), Vec::new()));
+            }
             other => other.map_err(cannot("list", &self.directory))?,
         };
-        let mut notes = Vec::new();
+        let (mut notes, mut damaged) = (Vec::new(), Vec::new());
         for entry in entries {
             let path = entry.map_err(cannot("list", &self.directory))?.path();
             let is_note = path
                 .extension()
                 .is_some_and(|extension| extension == "json");
-            // It may have been removed meanwhile.
-            notes.extend(if is_note { read(&path)? } else { None });
+            if !is_note {
+                continue;
+            }
+            match read(&path) {
+                // It may have been removed meanwhile.
+                Ok(note) => notes.extend(note),
+                Err(failure) => {
+                    if self.mentioned.lock().insert(path.clone()) {
+                        tell(&format!("warning: {}", failure.message));
+                    }
+                    let name = path.file_stem().and_then(OsStr::to_str);
+                    damaged.push(DamagedNote {
+                        directory: name.and_then(unescaped),
+                        failure,
+                    });
+                }
+            }
         }
         notes.sort_by(|one, other| one.directory.cmp(&other.directory));
-        Ok(notes)
+        damaged.sort_by(|one, other| one.directory.cmp(&other.directory));
+        Ok((notes, damaged))
+    }
+
+    /// Removes what a command that was cut short has left, if no other command is at it.
+    pub(super) fn tidy(&self) {
+        if let Some(_lock) = self.try_lock()
+            && remove_unfinished(&self.directory).is_ok()
+        {
+            self.remove_if_empty();
+        }
     }
 
     /// Writes a note; it is on the disk when this returns.
@@ -198,6 +261,11 @@ impl Notes {
     pub(super) fn remove(&self, place: &Place) -> Result<(), Failure> {
         let path = self.path_of(place.directory());
         remove_file(&path).map_err(cannot("remove", &path))?;
+        self.remove_if_empty();
+        Ok(())
+    }
+
+    fn remove_if_empty(&self) {
         let mut directory = Some(self.directory.as_path());
         for _ in ["adopted", "mobifs"] {
             // Others may have something there.
@@ -205,7 +273,6 @@ impl Notes {
                 .filter(|directory| fs::remove_dir(directory).is_ok())
                 .and_then(Path::parent);
         }
-        Ok(())
     }
 
     fn path_of(&self, directory: &Path) -> PathBuf {
@@ -214,14 +281,10 @@ impl Notes {
 }
 
 fn read(path: &Path) -> Result<Option<Note>, Failure> {
-    let text = match fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        other => other.map_err(cannot("read", path))?,
-    };
-    understood(path, &text).map(Some)
+    Ok(read_of_user(path)?.map(|(note, _)| note))
 }
 
-/// A note of another user, with that user: of a file that is opened without waiting, and is no longer than notes are.
+/// A note, with the user who has written it: of a file that is opened without waiting, and is no longer than notes are.
 ///
 /// # Errors
 /// It cannot be read.
@@ -311,6 +374,29 @@ pub(super) fn escaped(path: &Path) -> String {
     name
 }
 
+/// The path whose escaped name this is; none for one that was cut off, or that is no such name.
+fn unescaped(name: &str) -> Option<PathBuf> {
+    if name.len() >= NAME_BYTES_MAX {
+        return None;
+    }
+    let mut path = vec![b'/'];
+    let mut rest = name.as_bytes();
+    while let Some((&byte, others)) = rest.split_first() {
+        rest = others;
+        path.push(match byte {
+            b'-' => b'/',
+            b'\\' => {
+                let (digits, others) = rest.strip_prefix(b"x")?.split_at_checked(2)?;
+                rest = others;
+                u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?
+            }
+            byte => byte,
+        });
+    }
+    let path = PathBuf::from(OsString::from_vec(path));
+    (escaped(&path) == name).then_some(path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -371,12 +457,32 @@ mod tests {
     }
 
     #[test]
+    fn what_a_kill_has_left_goes_with_the_next_command() {
+        let base = tempfile::tempdir().unwrap();
+        let notes = notes(base.path());
+        let leave = || {
+            fs::create_dir_all(notes.directory()).unwrap();
+            fs::write(notes.directory().join(".srv-b.json.new"), "{").unwrap();
+        };
+        leave();
+        drop(notes.lock().unwrap());
+        assert_eq!(fs::read_dir(notes.directory()).unwrap().count(), 0);
+        leave();
+        notes.tidy();
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+        leave();
+        notes.remove(&Place::of("/srv/b".into()).unwrap()).unwrap();
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+    }
+
+    #[test]
     fn a_damaged_record_is_named_in_the_error() {
         let base = tempfile::tempdir().unwrap();
         let notes = notes(base.path());
         let _lock = notes.lock().unwrap();
         let path = notes.directory().join("srv-a.json");
-        let good = Note::new(&Place::of("/srv/a".into()).unwrap(), Boot::Nothing, "rw");
+        let place = Place::of("/srv/a".into()).unwrap();
+        let good = Note::new(&place, Boot::Nothing, "rw");
         let good = serde_json::to_string(&good).unwrap();
         for bad in [
             "",
@@ -387,14 +493,19 @@ mod tests {
             &good.replace("/srv/a", "/"),
         ] {
             fs::write(&path, bad).unwrap();
-            let said = notes.all().unwrap_err().message;
+            let said = notes.find(&place).unwrap_err().message;
             assert!(
                 said.contains("srv-a.json") && said.contains("move it away"),
                 "{said}"
             );
+            assert_eq!(notes.all().unwrap(), []);
+            let damaged = notes.damaged().unwrap();
+            assert_eq!(damaged[0].failure.message, said);
+            assert_eq!(damaged[0].directory.as_deref(), Some(place.directory()));
         }
         fs::write(&path, good).unwrap();
-        notes.all().unwrap();
+        assert_eq!(notes.all().unwrap().len(), 1);
+        assert!(notes.damaged().unwrap().is_empty());
     }
 
     #[test]
@@ -410,5 +521,11 @@ mod tests {
             format!("/{}b", "a/".repeat(300)),
         );
         assert!(name(&one).len() == 200 && name(&one) != name(&other));
+        for path in ["/var/log", "/home/me/.cache", "/.a", "/a-b/c d", "/ü"] {
+            assert_eq!(unescaped(&name(path)), Some(path.into()));
+        }
+        for name in [&name(&one), "a\\x2", "a\\xzz", "a b"] {
+            assert_eq!(unescaped(name), None, "{name}");
+        }
     }
 }
