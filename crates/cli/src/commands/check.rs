@@ -9,8 +9,10 @@ use mobifs_host::{mounts, printable, printable_path, shell_path};
 use mobifs_store::{Inspection, StoreError, StoreScope};
 use mobifs_volume::{CalibrationReport, StoreLock, inspect};
 
+use super::adopt;
 use super::measured;
 use super::progress::Progress;
+use super::tell;
 use crate::arguments::CheckArguments;
 
 pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
@@ -50,9 +52,18 @@ fn unwritable(path: &Path, immutable: &[&str]) -> Result<(), Failure> {
 }
 
 /// The absolute path of a store that must be there: a mount makes one of an empty directory, but
-/// there is nothing to check or to recover in one.
+/// there is nothing to check or to recover in one. Of a directory that is adopted and not mounted, it is that of its
+/// store.
 pub(super) fn existing(store: &Path, read_only: bool) -> Result<PathBuf, Failure> {
-    check_store(store, read_only).map_err(|error| match error {
+    let adopted = adopt::store_of_unmounted(store);
+    if let Some(adopted) = &adopted {
+        tell(&format!(
+            "{} is adopted and not mounted: its store is {}",
+            printable_path(store),
+            printable_path(adopted)
+        ));
+    }
+    check_store(adopted.as_deref().unwrap_or(store), read_only).map_err(|error| match error {
         PathError::StoreMissing(path) => {
             let message = format!("the store {} does not exist", path.display());
             Failure::new(Code::Failed, message)

@@ -277,3 +277,22 @@ fn a_damaged_note_concerns_its_own_directory_alone() {
     succeeds(&adoption.unadopt());
     assert!(!adoption.notes().exists());
 }
+
+/// It stayed, and with it the directory of notes.
+#[test]
+fn a_note_that_a_kill_has_left_unfinished_goes_with_the_next_command() {
+    needs_mounts!();
+    let adoption = Adoption::with_files();
+    let before = adoption.seen();
+    fs::create_dir_all(adoption.notes()).unwrap();
+    let left = adoption.notes().join(".srv-other.json.new");
+    fs::write(&left, "{").unwrap();
+    adoption.adopt();
+    assert!(!left.exists());
+    succeeds(&adoption.unadopt());
+    adoption.is_as_before(&before);
+    fs::create_dir_all(adoption.notes()).unwrap();
+    fs::write(&left, "{").unwrap();
+    assert_eq!(adoption.list(), json!([]));
+    adoption.is_as_before(&before);
+}
