@@ -296,3 +296,46 @@ fn a_note_that_a_kill_has_left_unfinished_goes_with_the_next_command() {
     assert_eq!(adoption.list(), json!([]));
     adoption.is_as_before(&before);
 }
+
+/// It said that the directory was an ordinary one, and succeeded, without having looked at the store.
+#[test]
+fn a_check_of_a_directory_that_is_not_mounted_is_one_of_its_store() {
+    needs_mounts!();
+    let adoption = not_mounted();
+    let checked = mobifs(&["check"], &adoption.directory);
+    succeeds(&checked);
+    let said = String::from_utf8_lossy(&checked.stdout);
+    assert!(said.contains("a dir.mobifs-store: store "), "{said}");
+    assert!(message(&checked).contains("is adopted and not mounted"));
+    let journal = adoption.store().join(".mobifs/journal");
+    let whole = fs::read(&journal).unwrap();
+    fs::write(&journal, vec![0; whole.len()]).unwrap();
+    let damaged = mobifs(&["check"], &adoption.directory);
+    assert!(!damaged.status.success());
+    assert!(message(&damaged).contains("a dir.mobifs-store is damaged"));
+    fs::write(&journal, whole).unwrap();
+    succeeds(&adoption.unadopt());
+}
+
+/// It was unmounted and called an ordinary directory again, while all its files lay elsewhere.
+#[test]
+fn a_store_that_is_moved_away_under_its_mount_is_named_before_anything_is_done() {
+    needs_mounts!();
+    let adoption = Adoption::new();
+    let file = adoption.directory.join("file");
+    fs::write(&file, "precious").unwrap();
+    adoption.adopt();
+    let away = adoption.fixture.path("away");
+    fs::rename(adoption.store(), &away).unwrap();
+    let store = adoption.store();
+    let needles = [
+        store.to_str().unwrap(),
+        "is missing: put it back",
+        "unadopt '",
+    ];
+    fails(&adoption.unadopt(), FAILED, &needles);
+    assert!(adoption.is_served() && adoption.notes().exists());
+    fs::rename(&away, adoption.store()).unwrap();
+    succeeds(&adoption.unadopt());
+    assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
+}

@@ -160,6 +160,7 @@ pub(crate) fn unadopt(arguments: &UnadoptArguments) -> Result<(), Failure> {
         notes.remove(&place)?;
         return Err(not_adopted(&place));
     };
+    standing::has_store_of_mount(&place)?;
     if standing::is_gone(&place) || standing::is_store_missing(&place, &note)? {
         return forget(&place, &note, &notes, arguments.dry_run);
     }

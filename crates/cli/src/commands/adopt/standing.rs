@@ -75,6 +75,25 @@ pub(super) fn is_store_missing(place: &Place, note: &Note) -> Result<bool, Failu
     }))
 }
 
+/// Fails if the mount's store has another name by now: nothing of it would come back.
+///
+/// # Errors
+/// What is missing, and where it has to be.
+pub(super) fn has_store_of_mount(place: &Place) -> Result<(), Failure> {
+    let mount = place.mounted()?;
+    let is_served =
+        mount.is_some_and(|mount| mount.has_subtype("mobifs") && mount.source == place.store());
+    if !is_served || !is_missing(place.store()) {
+        return Ok(());
+    }
+    let (shown, word) = (place.directory().display(), shell_path(place.directory()));
+    Err(refused(&format!(
+        "the store {} of the mount at {shown} is missing: put it back, and run mobifs unadopt {word} again; if it is \
+         gone for good, mobifs umount {word} first",
+        place.store().display()
+    )))
+}
+
 fn store_missing(place: &Place) -> Failure {
     refused(&format!(
         "the store {} of the adopted directory {} is missing: put it back, or have the adoption forgotten \
