@@ -11,6 +11,7 @@ use mobifs_volume::{Config, OpenOptions, OpenedStore, fault_point};
 use super::durable::cannot;
 use super::journald;
 use super::mount_point::{bring_meanwhile, exchange, keep, protect, remove};
+use super::note::{Note, Notes};
 use super::place::{Place, refused};
 use super::users;
 use crate::arguments::UmountArguments;
@@ -53,7 +54,7 @@ pub(super) fn unmount(place: &Place) -> Result<(), Failure> {
 }
 
 /// Brings the files back under their name, and removes what is MobiFS's own.
-pub(super) fn move_files(place: &Place) -> Result<(), Failure> {
+pub(super) fn move_files(place: &Place, note: Note, notes: &Notes) -> Result<Note, Failure> {
     if place.is_exchanged() {
         close_store(place)?;
         fault_point("unadopt-closed");
@@ -67,9 +68,11 @@ pub(super) fn move_files(place: &Place) -> Result<(), Failure> {
         exchange(place)?;
         fault_point("unadopt-exchange");
     }
-    remove(place)?;
+    let note = note.with_times(place);
+    notes.save(&note)?;
+    remove(place, note.times())?;
     fault_point("unadopt-removed");
-    Ok(())
+    Ok(note)
 }
 
 /// Has everything at its place that was committed.

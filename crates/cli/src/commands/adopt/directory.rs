@@ -66,6 +66,13 @@ impl Directory {
         about.is_ok_and(|about| rustix::fs::FileType::from_raw_mode(about.st_mode).is_dir())
     }
 
+    /// When what has this name in it was changed last, in any way: seconds and nanoseconds.
+    pub(super) fn changed(&self, name: &str) -> Option<(i64, i64)> {
+        let path = format!("/proc/self/fd/{}/{name}", self.0.as_raw_fd());
+        let about = fs::symlink_metadata(path).ok()?;
+        Some((about.ctime(), about.ctime_nsec()))
+    }
+
     /// Renames what is in it, to a name in `target` that nothing has.
     pub(super) fn move_out(&self, name: &OsStr, target: &Self, new: &OsStr) -> io::Result<()> {
         renameat_with(&self.0, name, &target.0, new, RenameFlags::NOREPLACE)?;

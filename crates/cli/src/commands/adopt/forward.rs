@@ -17,6 +17,7 @@ use super::examine;
 use super::mount_point::{
     Held, bring_meanwhile, exchange, keeping_times, make, protect, remove_leavings,
 };
+use super::note::Note;
 use super::place::{Place, refused};
 use super::starter::Starter;
 use super::users;
@@ -28,7 +29,7 @@ const MOUNTS_MAX: u32 = 5;
 /// Where the files are to be, before the mount.
 pub(super) fn move_files(
     place: &Place,
-    options: &str,
+    note: &Note,
     starter: Option<&Starter<'_>>,
 ) -> Result<(), Failure> {
     if place.is_exchanged() {
@@ -38,7 +39,7 @@ pub(super) fn move_files(
     // One that is done at the next start may have become another since.
     examine::without_mounts(place)?;
     users::refuse(place, place.directory(), true)?;
-    make_store(place, options)?;
+    make_store(place, note)?;
     fault_point("adopt-store");
     make(place)?;
     fault_point("adopt-mount-point");
@@ -58,17 +59,18 @@ pub(super) fn move_files(
 }
 
 /// Makes the directory a store, whose journal is empty; it has what it had.
-fn make_store(place: &Place, options: &str) -> Result<(), Failure> {
+fn make_store(place: &Place, note: &Note) -> Result<(), Failure> {
     let directory = place.directory();
     raise_limits()?;
-    let options = Options::parse(&[options.to_owned()], false)?;
+    let options = Options::parse(&[note.options().to_owned()], false)?;
     let config = ConfigText::load(options.config.as_deref())?;
     let open = OpenOptions::new(&config.config);
-    keeping_times(directory, || {
+    keeping_times(directory, note.times(), || {
         remove_leavings(directory)?;
         let opened = predecessor::for_command(directory, predecessor::WAIT_DEFAULT, || {
             OpenedStore::open(directory, &open)
         })?;
+        fault_point("adopt-store-opened");
         opened
             .close()
             .map_err(|error| Failure::of_store(directory, &error))

@@ -390,7 +390,7 @@ fn go_on(
             ),
         ));
     }
-    let note = note.towards(Direction::Adopt);
+    let note = note.towards(Direction::Adopt).with_times(place);
     if place.is_served()? && is_daemon_gone(place) {
         back::unmount(place)?;
     }
@@ -442,7 +442,7 @@ fn carry_out(
     lock: DirectoryLock,
 ) -> Result<(), Failure> {
     let starter = Starter::new(place, note, notes);
-    forward::move_files(place, note.options(), Some(&starter))?;
+    forward::move_files(place, note, Some(&starter))?;
     drop(lock);
     forward::mount(place, &starter, || back::unmount(place))?;
     journald::come_back(place.directory());
@@ -484,9 +484,14 @@ fn undo_adoption(place: &Place, note: Note, notes: &Notes) -> Result<(), Failure
     back::unmount(place)?;
     let _lock = notes.lock()?;
     let note = note.towards(Direction::Unadopt);
+    let note = if place.is_exchanged() {
+        note.without_times()
+    } else {
+        note
+    };
     notes.save(&note)?;
     fault_point("unadopt-note");
-    back::move_files(place)?;
+    let note = back::move_files(place, note, notes)?;
     Starter::new(place, &note, notes).remove()?;
     fault_point("unadopt-boot");
     notes.remove(place)?;
@@ -518,12 +523,12 @@ fn finished(directory: &Path, notes: &Notes) -> Result<bool, Failure> {
     standing::check(&place, Some(&note))?;
     match note.direction() {
         Direction::Adopt => {
-            forward::move_files(&place, note.options(), None)?;
+            forward::move_files(&place, &note, None)?;
             mount_point::bring_meanwhile(&place)?;
             Ok(true)
         }
         Direction::Unadopt => {
-            back::move_files(&place)?;
+            back::move_files(&place, note, notes)?;
             Ok(false)
         }
     }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use mobifs_daemon::Failure;
 use mobifs_volume::fault_point;
+use rustix::fs::Timestamps;
 
 use super::directory::Directory;
 use super::durable::cannot;
@@ -23,6 +24,8 @@ pub(super) const REMOVED: &str = ".mobifs-removed";
 const MEANWHILE: &str = "written-meanwhile";
 /// Most directories of one name, with numbers after it.
 const NUMBER_MAX: u32 = 10_000;
+/// The longest tick of a kernel's clock for files, and more.
+const TICK_NS_MAX: i128 = 50_000_000;
 
 /// Makes it under the store's name, as accessible as the directory.
 ///
@@ -184,14 +187,15 @@ pub(super) fn keep(place: &Place, name: &str, new: &str) -> Result<String, Failu
     )))
 }
 
-/// Deletes `.mobifs` in the directory of the files, and the mount point, which has the store's name by then.
+/// Deletes `.mobifs` in the directory of the files, and the mount point, which has the store's name by then. `times`:
+/// those of the directory before a command that was cut short has changed it.
 ///
 /// # Errors
 /// Something cannot be removed.
-pub(super) fn remove(place: &Place) -> Result<(), Failure> {
+pub(super) fn remove(place: &Place, times: Option<Timestamps>) -> Result<(), Failure> {
     let (directory, path) = (place.directory(), place.store());
     let (own, removed) = (OsStr::new(OWN_DIRECTORY), OsStr::new(REMOVED));
-    keeping_times(directory, || {
+    keeping_times(directory, times, || {
         let files = opened(directory)?;
         remove_leavings(directory)?;
         if place.is_prepared() {
@@ -227,18 +231,37 @@ pub(super) fn remove_leavings(directory: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Does something to the names in a directory without changing its times.
+/// Does something to the names in a directory without changing its times, also if it fails. Where a command that was
+/// cut short has changed them, they are `noted` from then on.
 pub(super) fn keeping_times<T>(
     path: &Path,
+    noted: Option<Timestamps>,
     work: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let directory = opened(path)?;
-    let times = directory.times().map_err(cannot("examine", path))?;
-    let done = work()?;
-    directory
+    let found = directory.times().map_err(cannot("examine", path))?;
+    let times = noted
+        .filter(|_| is_own_change(&directory, &found))
+        .unwrap_or(found);
+    let done = work();
+    let kept = directory
         .set_times(&times)
-        .map_err(cannot("set the times of", path))?;
-    Ok(done)
+        .map_err(cannot("set the times of", path));
+    done.and_then(|done| kept.map(|()| done))
+}
+
+/// Whether nobody has changed names in a directory since MobiFS's own there was changed.
+fn is_own_change(directory: &Directory, times: &Timestamps) -> bool {
+    let modified = &times.last_modification;
+    let own = [OWN_DIRECTORY, REMOVED].into_iter();
+    own.filter_map(|name| directory.changed(name))
+        .any(|(seconds, nanoseconds)| {
+            // The two changes of one call may be a tick of the clock apart.
+            let after = i128::from(modified.tv_sec - seconds) * 1_000_000_000
+                + i128::from(modified.tv_nsec)
+                - i128::from(nanoseconds);
+            after <= TICK_NS_MAX
+        })
 }
 
 #[cfg(test)]
@@ -298,14 +321,14 @@ mod tests {
         make(&place).unwrap();
         let before = fs::metadata(place.directory()).unwrap();
         let own = place.own_in_directory();
-        keeping_times(place.directory(), || {
+        keeping_times(place.directory(), None, || {
             fs::create_dir(&own).map_err(cannot("make", &own))
         })
         .unwrap();
         fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
         fs::write(own.join("journal"), "").unwrap();
         fs::create_dir(place.store().join("theirs")).unwrap();
-        remove(&place).unwrap();
+        remove(&place, None).unwrap();
         assert!(!own.exists() && !place.store().exists());
         assert!(
             place.directory().join("theirs").is_dir(),
@@ -318,17 +341,35 @@ mod tests {
         );
     }
 
+    /// They were those of the moment at which something was refused.
     #[test]
     fn times_of_a_directory_stay() {
         let base = tempfile::tempdir().unwrap();
         let root = base.path().canonicalize().unwrap();
         let modified = || fs::metadata(&root).unwrap().modified().unwrap();
         let before = modified();
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        keeping_times(&root, || {
-            fs::write(root.join("a"), "").map_err(cannot("write", &root))
-        })
-        .unwrap();
+        let wait = || std::thread::sleep(std::time::Duration::from_millis(120));
+        wait();
+        let make = |name: &str| fs::create_dir(root.join(name)).map_err(cannot("make", &root));
+        keeping_times(&root, None, || make("a")).unwrap();
         assert_eq!(modified(), before);
+        let refused = keeping_times(&root, None, || {
+            make("b")?;
+            Err::<(), _>(refused("no room"))
+        });
+        assert_eq!(refused.unwrap_err().message, "no room");
+        assert_eq!(modified(), before);
+        // A command was cut short.
+        let noted = opened(&root).unwrap().times().unwrap();
+        make(OWN_DIRECTORY).unwrap();
+        assert_ne!(modified(), before);
+        wait();
+        keeping_times(&root, Some(noted.clone()), || make("c")).unwrap();
+        assert_eq!(modified(), before);
+        // A program has made something since.
+        make("d").unwrap();
+        let since = modified();
+        keeping_times(&root, Some(noted), || make("e")).unwrap();
+        assert_eq!(modified(), since);
     }
 }

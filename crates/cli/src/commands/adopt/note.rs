@@ -17,10 +17,11 @@ use std::sync::Arc;
 use mobifs_daemon::{Code, Failure};
 use mobifs_host::DirectoryLock;
 use parking_lot::Mutex;
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, Timespec, Timestamps};
 use serde::{Deserialize, Serialize};
 
 use super::boot::Boot;
+use super::directory::Directory;
 use super::durable::{cannot, make_directories, remove_file, remove_unfinished, replace_file};
 use super::place::Place;
 use crate::commands::tell;
@@ -53,6 +54,17 @@ pub(super) struct Note {
     /// left of an adoption whose store is missing. Notes of the first versions have none.
     #[serde(default)]
     files_inode: Option<u64>,
+    /// The times of that directory before names in it are changed, until they are its own again: whoever goes on with
+    /// what was cut short finds others there.
+    #[serde(default)]
+    times: Option<NotedTimes>,
+}
+
+/// Times of a directory: seconds and nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct NotedTimes {
+    access: (i64, i64),
+    modification: (i64, i64),
 }
 
 impl Note {
@@ -70,7 +82,45 @@ impl Note {
             direction: Direction::Adopt,
             boot,
             options: options.to_owned(),
+            times: None,
         }
+        .with_times(place)
+    }
+
+    /// This note with the times of a directory that is not changed yet; the same one where they are known, or where the
+    /// files are in the store.
+    pub(super) fn with_times(self, place: &Place) -> Self {
+        if self.times.is_some() || place.is_exchanged() {
+            return self;
+        }
+        let opened = Directory::open(place.directory());
+        let times = opened.and_then(|directory| directory.times());
+        let noted = |time: Timespec| (time.tv_sec, i64::from(time.tv_nsec));
+        let times = times.ok().map(|times| NotedTimes {
+            access: noted(times.last_access),
+            modification: noted(times.last_modification),
+        });
+        Self { times, ..self }
+    }
+
+    /// This note after a time in which programs changed the directory.
+    pub(super) fn without_times(self) -> Self {
+        Self {
+            times: None,
+            ..self
+        }
+    }
+
+    /// The times that the directory with the files had before the commands changed it.
+    pub(super) fn times(&self) -> Option<Timestamps> {
+        let time = |(seconds, nanoseconds): (i64, i64)| Timespec {
+            tv_sec: seconds,
+            tv_nsec: nanoseconds as _,
+        };
+        self.times.map(|times| Timestamps {
+            last_access: time(times.access),
+            last_modification: time(times.modification),
+        })
     }
 
     /// The adopted directory.
