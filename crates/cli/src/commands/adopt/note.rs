@@ -95,7 +95,7 @@ impl Note {
         }
         let opened = Directory::open(place.directory());
         let times = opened.and_then(|directory| directory.times());
-        let noted = |time: Timespec| (time.tv_sec, i64::from(time.tv_nsec));
+        let noted = |time: Timespec| (time.tv_sec, time.tv_nsec as _);
         let times = times.ok().map(|times| NotedTimes {
             access: noted(times.last_access),
             modification: noted(times.last_modification),
