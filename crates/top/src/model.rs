@@ -17,6 +17,8 @@ pub(crate) const HISTORY: usize = 20;
 pub(crate) enum Action {
     /// The end.
     End,
+    /// All of the screen is drawn.
+    DrawAnew,
     /// Something that the daemon does, and its name.
     Ask(Request, String),
 }
@@ -52,6 +54,8 @@ pub(crate) struct Model {
     selected: Option<AppName>,
     is_paused: bool,
     message: String,
+    /// The message is about a look that failed.
+    has_failed: bool,
 }
 
 impl Model {
@@ -63,6 +67,7 @@ impl Model {
             selected: None,
             is_paused: false,
             message: String::new(),
+            has_failed: false,
         };
         model.remember(0.0);
         model
@@ -83,6 +88,7 @@ impl Model {
     /// Shows a sentence, which may have names of others in it.
     pub(crate) fn say(&mut self, sentence: String) {
         self.message = printable(&sentence).into_owned();
+        self.has_failed = false;
     }
 
     /// Takes what the daemon has said now.
@@ -93,8 +99,14 @@ impl Model {
                 self.status = status;
                 self.updated = now;
                 self.remember(seconds);
+                if self.has_failed {
+                    self.say(String::new());
+                }
             }
-            Err(failure) => self.say(failure.message),
+            Err(failure) => {
+                self.say(failure.message);
+                self.has_failed = true;
+            }
         }
     }
 
@@ -164,6 +176,9 @@ impl Model {
         match key.code {
             KeyCode::Char('c' | 'd') if key.modifiers.contains(KeyModifiers::CONTROL) => {
                 return Some(Action::End);
+            }
+            KeyCode::Char('l') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                return Some(Action::DrawAnew);
             }
             KeyCode::Char('q') | KeyCode::Esc => return Some(Action::End),
             KeyCode::Up | KeyCode::Char('k') => self.select(line.saturating_sub(1)),

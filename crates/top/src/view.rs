@@ -81,31 +81,47 @@ fn head_lines(status: &Status) -> Vec<Line<'static>> {
     ]
 }
 
+/// The table's columns with their widths, beside the first one, which has the names.
+const COLUMNS: [(&str, u16); 8] = [
+    ("CLASS", 7),
+    ("POLICY", 9),
+    ("AT RISK", 10),
+    ("COMMIT IN", 9),
+    ("WRITES/S", 12),
+    ("E", 4),
+    ("E OVER TIME", HISTORY as u16),
+    ("SAVED", 10),
+];
+/// Names get so much at least.
+const NAME_CELLS_MIN: u16 = 10;
+/// Columns that are left out where there is no room for all of them, the first one first.
+const LESS_NEEDED: [&str; 5] = ["E OVER TIME", "SAVED", "POLICY", "E", "CLASS"];
+
+/// Which columns have room in this width: as a whole, so that no figure is cut.
+fn columns(width: u16) -> [bool; COLUMNS.len()] {
+    let mut is_shown = [true; COLUMNS.len()];
+    for name in LESS_NEEDED {
+        let shown = COLUMNS.iter().zip(is_shown).filter(|(_, shown)| *shown);
+        // One cell before each of them.
+        let needed: u16 = shown.map(|((_, width), _)| width + 1).sum();
+        if needed + NAME_CELLS_MIN <= width {
+            break;
+        }
+        for (column, is_shown) in COLUMNS.iter().zip(&mut is_shown) {
+            *is_shown &= column.0 != name;
+        }
+    }
+    is_shown
+}
+
 fn draw_table(frame: &mut Frame<'_>, area: Rect, model: &Model) {
-    let titles = [
-        "APP",
-        "CLASS",
-        "POLICY",
-        "AT RISK",
-        "COMMIT IN",
-        "WRITES/S",
-        "E",
-        "E OVER TIME",
-        "SAVED",
-    ];
-    let widths = [
-        Constraint::Min(10),
-        Constraint::Length(7),
-        Constraint::Length(9),
-        Constraint::Length(9),
-        Constraint::Length(9),
-        Constraint::Length(11),
-        Constraint::Length(4),
-        Constraint::Length(HISTORY as u16),
-        Constraint::Length(9),
-    ];
+    let is_shown = columns(area.width);
+    let shown = || COLUMNS.iter().zip(is_shown).filter(|(_, shown)| *shown);
+    let titles = std::iter::once("APP").chain(shown().map(|((title, _), _)| *title));
+    let widths = std::iter::once(Constraint::Min(NAME_CELLS_MIN))
+        .chain(shown().map(|((_, width), _)| Constraint::Length(*width)));
     let rows = model.rows();
-    let lines = rows.iter().map(table_row);
+    let lines = rows.iter().map(|row| table_row(row, is_shown));
     let header = TableRow::new(titles).style(Style::new().add_modifier(Modifier::REVERSED));
     let table = Table::new(lines, widths)
         .header(header)
@@ -118,7 +134,7 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     frame.render_stateful_widget(table, area, &mut state);
 }
 
-fn table_row(row: &Row<'_>) -> TableRow<'static> {
+fn table_row(row: &Row<'_>, is_shown: [bool; COLUMNS.len()]) -> TableRow<'static> {
     let app = row.app;
     let due = row.commit_seconds.map_or_else(
         || "-".to_owned(),
@@ -131,8 +147,7 @@ fn table_row(row: &Row<'_>) -> TableRow<'static> {
     } else {
         Style::new()
     };
-    TableRow::new([
-        Cell::from(row.name.clone()),
+    let figures = [
         Cell::from(app.class.clone()),
         Cell::from(app.policy.name()),
         Cell::from(size(app.bytes_at_risk)),
@@ -141,8 +156,13 @@ fn table_row(row: &Row<'_>) -> TableRow<'static> {
         Cell::from(format!("{:.0}%", app.e * 100.0)),
         Cell::from(sparkline(&row.e_percent)),
         Cell::from(size(app.bytes_saved)),
-    ])
-    .style(style)
+    ];
+    let shown = figures
+        .into_iter()
+        .zip(is_shown)
+        .filter(|(_, shown)| *shown);
+    let cells = std::iter::once(Cell::from(row.name.clone())).chain(shown.map(|(cell, _)| cell));
+    TableRow::new(cells).style(style)
 }
 
 fn foot_lines(model: &Model) -> Vec<Line<'static>> {
@@ -195,32 +215,20 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use mobifs_daemon::control::Request;
-    use mobifs_volume::{AppReport, Status};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
     use super::*;
+    use crate::example::status;
     use crate::model::Action;
 
-    /// The status of docs/STATUS.md with these apps: names and bytes at risk.
-    fn status(apps: &[(&str, u64)]) -> Status {
-        let document = include_str!("../../../docs/STATUS.md");
-        let example = document.split("```json\n").nth(1).unwrap();
-        let mut status: Status =
-            serde_json::from_str(example.split("```").next().unwrap()).unwrap();
-        let app = status.apps.remove(0);
-        let apps = apps.iter().map(|&(name, bytes_at_risk)| AppReport {
-            name: name.to_owned(),
-            bytes_at_risk,
-            ..app.clone()
-        });
-        status.apps = apps.collect();
-        status
+    fn screen(model: &Model) -> Vec<String> {
+        screen_of(model, 110, 12)
     }
 
-    fn screen(model: &Model) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(110, 12)).unwrap();
+    fn screen_of(model: &Model, width: u16, height: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, model)).unwrap();
         let buffer = terminal.backend().buffer().clone();
         let width = usize::from(buffer.area.width);
@@ -248,6 +256,50 @@ mod tests {
             "of 20 s, 0.239 s ago: {lines:#?}"
         );
         assert!(lines[0].starts_with("/home/me/data  of /home/me/store"));
+    }
+
+    /// Columns were cut where there was no room for all of them.
+    #[test]
+    fn on_a_usual_terminal_no_figure_is_cut() {
+        let mut status = status(&[("an app", 1000 << 20), ("b", 2)]);
+        status.apps[0].bytes_saved = 1000 << 20;
+        let mut model = Model::new(status.clone(), Instant::now());
+        for _ in 0..2 * HISTORY {
+            model.update(Ok(status.clone()), Instant::now());
+        }
+        let figures = [
+            ("CLASS", "relaxed"),
+            ("AT RISK", "1000.0 MiB"),
+            ("COMMIT IN", "≤ 19.8 s"),
+            ("SAVED", "1000.0 MiB"),
+        ];
+        for width in 44..200 {
+            let lines = screen_of(&model, width, 24);
+            let shown = figures
+                .into_iter()
+                .filter(|(title, _)| lines[3].contains(title));
+            let mut rest = lines[4].strip_prefix("an app ").unwrap();
+            for (title, figure) in shown {
+                let found = rest.find(figure);
+                rest = &rest[found.unwrap_or_else(|| panic!("{width}, {title}: {lines:#?}"))..];
+            }
+            assert_eq!(lines[3].contains("SAVED"), width >= 78, "{lines:#?}");
+            assert_eq!(lines[3].contains("E OVER TIME"), width >= 99, "{lines:#?}");
+        }
+    }
+
+    /// It stayed there when the daemon answered again.
+    #[test]
+    fn a_failure_that_is_over_is_not_shown() {
+        let mut model = Model::new(status(&[("a", 1)]), Instant::now());
+        let gone = mobifs_daemon::Failure::new(mobifs_daemon::Code::NotMounted, "gone");
+        model.update(Err(gone), Instant::now());
+        assert_eq!(model.message(), "gone");
+        model.update(Ok(status(&[("a", 1)])), Instant::now());
+        assert_eq!(model.message(), "");
+        model.say("sync of a: done".to_owned());
+        model.update(Ok(status(&[("a", 1)])), Instant::now());
+        assert_eq!(model.message(), "sync of a: done");
     }
 
     #[test]

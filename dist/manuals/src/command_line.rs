@@ -1,7 +1,7 @@
 //! The command lines as a user types them.
 //!
 //! `mobifs flash …` is run by the laboratory's program, and `mobifs` itself knows no more of it than the name.
-//! Here the laboratory's commands take the places of those names.
+//! Here the laboratory's commands take the places of those names, and the command line of `mobifs-top` that of `top`.
 
 use clap::Command;
 
@@ -27,6 +27,9 @@ impl Package {
 /// The command that hands all its words to the laboratory: `mobifs lab WORD…`.
 const LABORATORY: &str = "lab";
 
+/// The command that hands all its words to `mobifs-top`, which is installed with the product.
+const TOP: &str = "top";
+
 /// Both command lines.
 #[derive(Debug)]
 pub(crate) struct CommandLines {
@@ -49,6 +52,9 @@ impl CommandLines {
         for (order, name) in all.iter().enumerate() {
             let is_handed_over = handed_over.contains(name);
             product = product.mut_subcommand(name, |own| {
+                if name == TOP {
+                    return mobifs_top::command().name(TOP).display_order(order);
+                }
                 let shown = match laboratory.find_subcommand(name) {
                     Some(command) if is_handed_over => command.clone(),
                     None if is_handed_over => rest_of(&laboratory, &handed_over),

@@ -201,6 +201,26 @@ mod tests {
         assert!(std::fs::read_to_string(fish).unwrap().contains("-l preset"));
     }
 
+    /// It had an option that does not exist, and neither those that do nor the keys.
+    #[test]
+    fn the_page_of_top_is_that_of_its_program() {
+        let directory = generated();
+        let page = directory.path().join("mobifs/share/man/man1/mobifs-top.1");
+        let page = std::fs::read_to_string(page).unwrap();
+        for word in [
+            "interval\\-ms",
+            "MS",
+            "mobifs top",
+            "mobifs\\-top",
+            "Control\\-L",
+            "commit the app",
+            "KEYS",
+        ] {
+            assert!(page.contains(word), "{word}: {page}");
+        }
+        assert!(!page.contains("WORD"), "{page}");
+    }
+
     #[test]
     fn the_page_of_the_configuration_has_every_key() {
         let directory = generated();
