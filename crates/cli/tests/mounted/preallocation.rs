@@ -329,6 +329,51 @@ fn large_files_that_grow_in_batches_lie_in_few_pieces_on_ext4() {
     }
 }
 
+/// The blocks of what a short commit had left to the apply were freed by it, and others taken that lay elsewhere: each
+/// short commit between long ones made two pieces more.
+#[test]
+fn files_that_grow_by_short_and_long_commits_lie_in_few_pieces_on_ext4() {
+    const PAGE: usize = 4 << 10;
+    needs_mounts!();
+    // What comes first is short: it is in the journal when the file gets its first blocks.
+    for (name, commits) in [("a.bin", [5, 20]), ("b.db", [5, 80]), ("c.bin", [20, 5])] {
+        let mut fixture = Fixture::new();
+        if !put_store_on(&mut fixture, &["mkfs.ext4", "-q"]) {
+            return;
+        }
+        let config = fixture.config("[defaults]\nclass = \"durable\"\n");
+        fixture.mount(&["--config", config.to_str().unwrap()]);
+        let app = fixture.mountpoint.join("app");
+        fs::create_dir(&app).unwrap();
+        let [file, log] = [name, "log"].map(|name| File::create(app.join(name)).unwrap());
+        let mut content = Vec::new();
+        // The file is new in the first half, and there in the second one.
+        for half in 0..2 {
+            for turn in 0..12_u8 {
+                for pages in commits {
+                    let more = vec![half * 12 + turn + 1; pages * PAGE];
+                    file.write_all_at(&more, content.len() as u64).unwrap();
+                    file.sync_all().unwrap();
+                    content.extend(more);
+                }
+                let at = u64::from(half * 12 + turn) * (40 << 10);
+                log.write_all_at(&[9; 40 << 10], at).unwrap();
+                log.sync_all().unwrap();
+            }
+            succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+            let lower = fixture.store.join("app").join(name);
+            match pieces(&lower) {
+                Some(count) => assert!(count <= 5, "{name}: {count} in half {half}"),
+                None => mobifs_skip::skip_part("no filefrag"),
+            }
+        }
+        drop((file, log));
+        fixture.umount();
+        let found = fs::read(fixture.store.join("app").join(name)).unwrap();
+        assert!(found == content, "{name}");
+    }
+}
+
 /// What a file grew by when it was written anew was a piece of its own beside the old blocks.
 #[test]
 fn files_that_are_replaced_by_longer_ones_lie_in_one_piece_on_ext4() {

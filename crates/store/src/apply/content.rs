@@ -77,7 +77,8 @@ fn apply_existing<L: Lower>(
     handle: &L::Handle,
 ) -> Result<(), StoreError> {
     if attributes.kind == FileKind::Regular {
-        zero_ranges(overlay, applier, id, &object.zeroed, handle)?;
+        let kept = (object, attributes.size);
+        zero_ranges(overlay, applier, id, &object.zeroed, kept, handle)?;
         write_pages(overlay, applier, id, object, attributes.size, handle)?;
     }
     apply_xattrs(overlay, id, object, handle)?;
@@ -119,37 +120,67 @@ pub(super) fn apply_directory_attributes<L: Lower>(
     Ok(())
 }
 
+/// Removes content. Pages that [`write_pages`] then writes as a whole keep their blocks, which lie where the file goes
+/// on: a commit has given them theirs together with what follows them.
 pub(super) fn zero_ranges<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
     id: ObjectId,
     ranges: &RangeSet,
+    (object, size): (&PendingObject, u64),
     handle: &L::Handle,
 ) -> Result<(), StoreError> {
     let failed = || StoreError::lower(format!("zeroing in {id}"));
     // Ranges without end are truncated, which changes the size, so it is read each time.
     for range in ranges.iter() {
         let stat = overlay.lower().stat(handle).map_err(failed())?;
-        let size = stat.size;
+        let lower_bytes = stat.size;
         // The program that allocated room after the end has released it.
         let has_requested_room =
             || has_requested_room(overlay.lower(), applier.preallocations(), handle, &stat);
-        let cuts_off = range.end == u64::MAX && (range.start < size || has_requested_room());
-        if range.start >= size && !cuts_off {
+        let cuts_off = range.end == u64::MAX && (range.start < lower_bytes || has_requested_room());
+        if range.start >= lower_bytes && !cuts_off {
             continue;
         }
         if cuts_off {
-            let size = range.start.min(size);
-            overlay.lower().truncate(handle, size).map_err(failed())?;
-        } else {
-            let range = ByteRange::new(range.start, range.end.min(size));
-            overlay
-                .lower()
-                .zero_range(handle, range)
-                .map_err(failed())?;
+            let end = range.start.min(lower_bytes);
+            overlay.lower().truncate(handle, end).map_err(failed())?;
+            continue;
+        }
+        let range = ByteRange::new(range.start, range.end.min(lower_bytes));
+        for part in parts_without_pages(object, range, size) {
+            let zeroed = overlay.lower().zero_range(handle, part);
+            zeroed.map_err(failed())?;
         }
     }
     Ok(())
+}
+
+/// The parts of a range that no pending page of a file of this size covers.
+fn parts_without_pages(
+    object: &PendingObject,
+    range: ByteRange,
+    size: u64,
+) -> impl Iterator<Item = ByteRange> {
+    let is_written = move |offset: &u64| *offset >= range.start && *offset < range.end.min(size);
+    let first = PageIndex::of_offset(range.start);
+    let pages = object.pages.range(first..);
+    let mut pages = pages
+        .map(|(index, _)| index.offset())
+        .skip_while(move |offset| *offset < range.start)
+        .take_while(is_written);
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        while at < range.end {
+            let page = pages.next().unwrap_or(range.end);
+            let part = ByteRange::new(at, page);
+            at = page.saturating_add(PAGE_BYTES_U64);
+            if !part.is_empty() {
+                return Some(part);
+            }
+        }
+        None
+    })
 }
 
 /// Sets the size and writes pending pages in runs as long as possible.
@@ -348,6 +379,29 @@ mod tests {
     use crate::fixtures::file_state;
     use crate::lower::{Gate, PosixLower};
     use crate::{JournalOptions, JournalStore, Store, Transaction};
+
+    #[test]
+    fn only_what_no_page_is_written_to_is_zeroed() {
+        let mut object = PendingObject::default();
+        for index in [1, 2, 5, 9, 12] {
+            let page = PendingPage::Whole(Page::new(&[7; 4096]));
+            object.pages.insert(PageIndex(index), page);
+        }
+        let bytes = |first: u64, end: u64| ByteRange::new(first << 12, end << 12);
+        let parts = |range, size_pages: u64| {
+            let parts = parts_without_pages(&object, range, size_pages << 12);
+            parts.collect::<Vec<_>>()
+        };
+        let expected = [bytes(0, 1), bytes(3, 5), bytes(6, 9), bytes(10, 12)];
+        assert_eq!(parts(bytes(0, 13), 20), expected);
+        assert_eq!(parts(bytes(1, 3), 20), []);
+        assert_eq!(parts(bytes(3, 5), 20), [bytes(3, 5)]);
+        let expected = [bytes(6, 11)];
+        assert_eq!(parts(bytes(5, 11), 9), expected, "page 9 is beyond the end");
+        let (start, end) = ((1 << 12) + 1, (5 << 12) + 1);
+        let expected = [ByteRange::new(start, 2 << 12), bytes(3, 5)];
+        assert_eq!(parts(ByteRange::new(start, end), 20), expected);
+    }
 
     /// Every other page, up to a full disk: an apply allocated blocks for the holes, too, for which
     /// there was no room, and the store could not be mounted any more.

@@ -219,7 +219,7 @@ fn write_staged<L: Lower>(
         core::iter::once(mobifs_base::ByteRange::from(0)).collect();
     object.direct.iter().for_each(|range| gaps.remove(range));
     object.ranges_ahead().for_each(|range| gaps.remove(range));
-    content::zero_ranges(overlay, applier, id, &gaps, handle)?;
+    content::zero_ranges(overlay, applier, id, &gaps, (object, size), handle)?;
     content::write_pages(overlay, applier, id, object, size, handle)
 }
 
