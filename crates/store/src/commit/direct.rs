@@ -32,6 +32,9 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 
 /// Longer parts that have no blocks yet get none before they are written.
 const GAP_BYTES_MAX: u64 = 1 << 20;
+/// Longer first runs of a file are allocated, which finds larger pieces than a write does where the disk is almost
+/// full; then what follows may be a piece of its own.
+const GROWING_RUN_BYTES_MAX: u64 = 1 << 20;
 /// Larger files are not journalled as a whole when they are replaced.
 const REPLACED_BYTES_MAX: u64 = 512 << 10;
 
@@ -371,14 +374,19 @@ fn write_run<L: Lower>(
     let content = ByteRange::new(start, run.end(lower_bytes));
     let is_long = run.range.len() >= RUN_PAGES_MIN * PAGE_BYTES_U64;
     let is_new_place = is_long && content.end > lower_bytes;
-    let goes_on = lower_bytes > 0 && overlay.lower().moves_content();
+    let gap = gap_before(overlay, run, pages, &stat);
+    let is_to_grow = !run.is_everything && run.range.len() < GROWING_RUN_BYTES_MAX;
+    let goes_on = (lower_bytes > 0 || is_to_grow) && overlay.lower().moves_content();
     if is_new_place && !goes_on {
         // Only against fragmentation: without it the write itself allocates. Inside the file the
         // blocks mostly exist, and preallocating them makes ext4 commit its own journal with the
-        // next sync. What follows a file that has content is taken by the write, where that is free.
-        let _ = overlay.lower().preallocate(handle, content);
+        // next sync. What follows a file that has content is taken by the write, where that is free;
+        // and the write of a file that is to grow reserves what follows.
+        let from = if gap.is_empty() { start } else { gap.start };
+        let _ = overlay
+            .lower()
+            .preallocate(handle, ByteRange::new(from, content.end));
     }
-    let gap = gap_before(overlay, run, pages, &stat);
     if !gap.is_empty() {
         let zeros = vec![0; gap.len() as usize];
         let written = overlay.lower().write_at(handle, &zeros, gap.start);
