@@ -194,17 +194,14 @@ fn about_to_outgrow() -> (CrashLower, TestStore) {
     (lower, store)
 }
 
-/// Whatever of an apply that moves files reaches the medium, the next mount has all that was committed, and no blocks
-/// beyond ends.
-#[test]
-fn no_cut_while_files_move_loses_content() {
-    let (lower, store) = about_to_outgrow();
+/// Whatever of an apply reaches the medium, the next mount has all that was committed, and no blocks beyond ends.
+fn check_cuts(prepare: impl Fn() -> (CrashLower, TestStore), check: impl Fn(&CrashLower)) {
+    let (lower, store) = prepare();
     let first = lower.operations();
     store.apply().unwrap();
-    assert!(lower.moves() > 0);
     let operations = lower.operations() - first;
     for cut in 0..=operations {
-        let (lower, store) = about_to_outgrow();
+        let (lower, store) = prepare();
         lower.cut_after(lower.operations() + cut);
         let _ = store.apply();
         drop(store);
@@ -227,8 +224,44 @@ fn no_cut_while_files_move_loses_content() {
             let store = open(&image);
             store.close().unwrap();
             drop(store);
-            NAMES.iter().for_each(|name| check(&image, name, 74));
+            check(&image);
         }
+    }
+}
+
+#[test]
+fn no_cut_while_files_move_loses_content() {
+    let (lower, store) = about_to_outgrow();
+    store.apply().unwrap();
+    assert!(lower.moves() > 0);
+    check_cuts(about_to_outgrow, |image| {
+        NAMES.iter().for_each(|name| check(image, name, 74));
+    });
+}
+
+/// Commits of a file by their pages: short ones are in the journal, long ones and zeros between them in the file.
+fn commit_short_and_long(is_there: bool) -> (CrashLower, TestStore) {
+    let lower = CrashLower::new();
+    let store = open(&lower);
+    let (id, name) = ids(&store)[0];
+    let ends = [0, 5, 105, 110, 130, 133, 160, 165, 190, 200, 230];
+    for step in ends.windows(2) {
+        grow(&store, id, name, (step[0], step[1])).unwrap();
+        if is_there && step[1] == 133 {
+            store.apply().unwrap();
+        }
+    }
+    (lower, store)
+}
+
+/// The apply writes pages of the journal over zeros in a range that counts as empty, and does not free their blocks.
+#[test]
+fn no_cut_while_pages_between_long_runs_are_written_loses_content() {
+    for is_there in [false, true] {
+        check_cuts(
+            || commit_short_and_long(is_there),
+            |image| check(image, NAMES[0], 230),
+        );
     }
 }
 
