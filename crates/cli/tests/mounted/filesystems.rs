@@ -1,13 +1,13 @@
 //! What some lower filesystems cannot store is refused by the operation, or with the whole
 //! store. Tests are skipped where the kernel does not have the filesystem.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::Write as _;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};
+use rustix::fs::{FallocateFlags, XattrFlags, getxattr, removexattr, setxattr};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -561,6 +561,16 @@ fn files_that_grow_out_of_their_inode_keep_what_is_appended() {
             .open(name(&app, size, end));
         file.unwrap().write_all(&vec![b'y'; end - size]).unwrap();
     }
+    mount_disk_anew(&mut fixture);
+    for (size, end) in cases() {
+        let found = fs::read(name(&fixture.store.join("app"), size, end)).unwrap();
+        let wanted = [vec![b'x'; size], vec![b'y'; end - size]].concat();
+        assert!(found == wanted, "{size} bytes that became {end}");
+    }
+}
+
+/// Ends the mount, and the kernel forgets what it knows of the filesystem with the store.
+fn mount_disk_anew(fixture: &mut Fixture) {
     fixture.umount();
     let disk = fixture.store.parent().unwrap().to_owned();
     let runs = |words: &[&str], at: &Path| {
@@ -570,9 +580,60 @@ fn files_that_grow_out_of_their_inode_keep_what_is_appended() {
     runs(&["umount"], &disk);
     let image = fixture.path("image");
     runs(&["mount", "-o", "loop", image.to_str().unwrap()], &disk);
-    for (size, end) in cases() {
-        let found = fs::read(name(&fixture.store.join("app"), size, end)).unwrap();
-        let wanted = [vec![b'x'; size], vec![b'y'; end - size]].concat();
-        assert!(found == wanted, "{size} bytes that became {end}");
+}
+
+/// As above, after `ftruncate` to nothing, and after any `fallocate`.
+#[test]
+fn files_in_inodes_of_ext4_keep_what_is_written_once_they_were_emptied_allocated_or_punched() {
+    type Change = fn(&File);
+    needs_mounts!();
+    let mut fixture = Fixture::new();
+    if !put_store_on(&mut fixture, &["mkfs.ext4", "-q", "-O", "inline_data"]) {
+        return;
+    }
+    fn allocates(file: &File, flags: FallocateFlags, start: u64, length: u64) {
+        rustix::fs::fallocate(file, flags, start, length).unwrap();
+    }
+    let changes: [(&str, Change); 5] = [
+        ("emptied", |file| file.set_len(0).unwrap()),
+        ("longer and emptied", |file| {
+            file.set_len(60_059).unwrap();
+            file.sync_all().unwrap();
+            file.set_len(0).unwrap();
+        }),
+        ("allocated", |file| {
+            allocates(file, FallocateFlags::KEEP_SIZE, 0, 43);
+        }),
+        ("allocated behind", |file| {
+            allocates(file, FallocateFlags::empty(), 0, 60_000);
+        }),
+        ("punched", |file| {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            allocates(file, flags, 0, 4096);
+        }),
+    ];
+    fixture.mount(&[]);
+    let app = fixture.mountpoint.join("app");
+    fs::create_dir(&app).unwrap();
+    for (name, _) in changes {
+        fs::write(app.join(name), [b'a'; 61]).unwrap();
+    }
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    let open = |name: &str| {
+        let file = fs::OpenOptions::new().write(true).open(app.join(name));
+        file.unwrap()
+    };
+    for (name, change) in changes {
+        change(&open(name));
+    }
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    for (name, _) in changes {
+        open(name).write_all_at(&[b'b'; 100], 0).unwrap();
+    }
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    mount_disk_anew(&mut fixture);
+    for (name, _) in changes {
+        let found = fs::read(fixture.store.join("app").join(name)).unwrap();
+        assert!(found.starts_with(&[b'b'; 100]), "{name}");
     }
 }

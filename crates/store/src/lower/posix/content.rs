@@ -20,6 +20,8 @@ const INLINE_BYTES_MAX: u64 = 4096;
 /// `FS_INLINE_DATA_FL`.
 const INLINE_DATA: IFlags = IFlags::from_bits_retain(0x1000_0000);
 
+/// Whether content lies in the inode (ext4 with `inline_data`), or did when there was some. Linux (6.18) loses what is
+/// written to such a file after `ftruncate` has made it longer, or after any `fallocate`.
 fn has_inline_content(fd: BorrowedFd<'_>) -> bool {
     fs::ioctl_getflags(fd).is_ok_and(|flags| flags.contains(INLINE_DATA))
 }
@@ -121,12 +123,11 @@ impl PosixLower {
         write_all(content, offset, |rest, at| pwrite(fd, rest, at))
     }
 
-    /// Where content lies in the inode (ext4 with `inline_data`), a file gets longer by a write: Linux loses what is
-    /// written after `ftruncate` has made such a file longer.
+    /// Where content lies in the inode, a file gets longer by a write.
     pub(super) fn set_size(&self, file: &PosixHandle, size: u64) -> io::Result<()> {
         let fd = self.usable(file, Access::ReadWrite)?;
         let before = fs::fstat(fd)?.st_size.cast_unsigned();
-        let may_be_inline = (1..=INLINE_BYTES_MAX).contains(&before) && size > before;
+        let may_be_inline = before <= INLINE_BYTES_MAX && size > before;
         if may_be_inline && has_inline_content(fd) {
             return write_all(&[0], size - 1, |rest, at| pwrite(fd, rest, at));
         }
@@ -142,9 +143,11 @@ impl PosixLower {
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let (start, length) = (range.start, end - range.start);
-        match retry_on_intr(|| fs::fallocate(fd, flags, start, length)) {
-            Err(Errno::NOTSUP | Errno::NOSYS) => {}
-            other => return Ok(other?),
+        if end > INLINE_BYTES_MAX || !has_inline_content(fd) {
+            match retry_on_intr(|| fs::fallocate(fd, flags, start, length)) {
+                Err(Errno::NOTSUP | Errno::NOSYS) => {}
+                other => return Ok(other?),
+            }
         }
         let zeros = vec![0; ZERO_CHUNK_BYTES.min(usize::try_from(length).unwrap_or(usize::MAX))];
         let mut at = range.start;
@@ -156,11 +159,15 @@ impl PosixLower {
         Ok(())
     }
 
+    /// Allocates nothing where content lies in the inode: that takes no blocks until it grows.
     pub(super) fn allocate_content(&self, file: &PosixHandle, range: ByteRange) -> io::Result<()> {
         if range.is_empty() {
             return Ok(());
         }
         let fd = self.usable(file, Access::ReadWrite)?;
+        if has_inline_content(fd) {
+            return Ok(());
+        }
         let call = || fs::fallocate(fd, FallocateFlags::KEEP_SIZE, range.start, range.len());
         match retry_on_intr(call) {
             Err(errno @ (Errno::NOTSUP | Errno::NOSYS)) => Err(io::Error::new(
