@@ -26,7 +26,7 @@ use crate::apply::work::Applier;
 use crate::commit::counters::CommitCounters;
 use crate::locks::RankedMutex;
 use crate::log::epoch::{Epoch, RenameMark};
-use crate::lower::Lower;
+use crate::lower::{Lower, WrittenBack};
 use crate::overlay::Overlay;
 use crate::overlay::lookup;
 
@@ -215,7 +215,7 @@ impl<L: Lower> Pass<'_, L> {
             }
         }
         if let Some(file) = &portion.file {
-            let sent = self.overlay.lower().write_back(file);
+            let sent = self.overlay.lower().write_back(file, WrittenBack::Ended);
             sent.map_err(|_| Ended)?;
         }
         Ok(portion)

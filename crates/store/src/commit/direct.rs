@@ -15,7 +15,7 @@ use crate::apply::work::Applier;
 use crate::commit::counters::CommitCounters;
 use crate::log::epoch::{BIND_RESERVE_BYTES, Epoch, RenameMark};
 use crate::log::record::Record;
-use crate::lower::{Lower, LowerStat};
+use crate::lower::{Lower, LowerStat, WrittenBack};
 use crate::overlay::Overlay;
 use crate::overlay::lookup;
 use crate::overlay::paths;
@@ -416,6 +416,12 @@ fn write_run<L: Lower>(
             .lower()
             .write_at(handle, &buffer, start)
             .map_err(failed())?;
+    }
+    if is_new_place && goes_on {
+        // Takes its blocks now, behind what the file has: the next new file of this commit is
+        // allocated before any of them is synced, and would take them.
+        let begun = overlay.lower().write_back(handle, WrittenBack::Begun);
+        begun.map_err(failed())?;
     }
     applier.preallocations().record_written(&stat, content.end);
     Ok(content.len())

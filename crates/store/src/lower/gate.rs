@@ -6,7 +6,9 @@ use mobifs_base::{ByteRange, SpaceInfo, Xattr};
 use parking_lot::RwLock;
 
 use crate::lower::Capabilities;
-use crate::lower::{Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
+use crate::lower::{
+    Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes, WrittenBack,
+};
 
 /// Passes every call to the lower filesystem until the power is cut; from then on none that could
 /// change it.
@@ -176,8 +178,8 @@ impl<L: Lower> Lower for Gate<L> {
     fn sync_content(&self, file: &Self::Handle) -> io::Result<()> {
         self.change(|lower| lower.sync_content(file))
     }
-    fn write_back(&self, file: &Self::Handle) -> io::Result<()> {
-        self.change(|lower| lower.write_back(file))
+    fn write_back(&self, file: &Self::Handle, until: WrittenBack) -> io::Result<()> {
+        self.change(|lower| lower.write_back(file, until))
     }
     fn sync_all(&self) -> io::Result<()> {
         self.change(Lower::sync_all)

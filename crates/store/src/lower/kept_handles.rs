@@ -10,7 +10,9 @@ use rustix::io::Errno;
 use crate::locks::{Order, Rank, Ranked, RankedMutex};
 use crate::lower::Capabilities;
 use crate::lower::handles::Handles;
-use crate::lower::{Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
+use crate::lower::{
+    Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes, WrittenBack,
+};
 
 /// Passes everything on to the lower filesystem, and closes handles that are only kept for later
 /// where a call gets no descriptor.
@@ -208,8 +210,8 @@ impl<L: Lower> Lower for KeptHandles<L> {
     fn sync_content(&self, file: &Self::Handle) -> io::Result<()> {
         self.once(|lower| lower.sync_content(file))
     }
-    fn write_back(&self, file: &Self::Handle) -> io::Result<()> {
-        self.once(|lower| lower.write_back(file))
+    fn write_back(&self, file: &Self::Handle, until: WrittenBack) -> io::Result<()> {
+        self.once(|lower| lower.write_back(file, until))
     }
     fn sync_all(&self) -> io::Result<()> {
         self.once(Lower::sync_all)

@@ -113,6 +113,15 @@ pub struct SetAttributes {
     pub mtime: Timestamp,
 }
 
+/// How far content is brought to the device ([`Lower::write_back`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WrittenBack {
+    /// It is on its way.
+    Begun,
+    /// The device has it.
+    Ended,
+}
+
 /// The lower filesystem: what the journal store is over.
 ///
 /// Nothing is durable before a `sync_*` call returns, except what
@@ -244,9 +253,9 @@ pub trait Lower: Send + Sync {
     /// Makes content and size of one file durable, and nothing else of it: where its room was
     /// there before, filesystems with a journal of their own need not commit that.
     fn sync_content(&self, file: &Self::Handle) -> io::Result<()>;
-    /// Brings content of one file to the device, which may keep it in its cache: what follows does
-    /// not wait for it, and a cut may lose it.
-    fn write_back(&self, file: &Self::Handle) -> io::Result<()>;
+    /// Brings content of one file to the device, which may keep it in its cache: a cut may lose it.
+    /// Filesystems that allocate late have given it its blocks when this returns.
+    fn write_back(&self, file: &Self::Handle, until: WrittenBack) -> io::Result<()>;
     /// Makes everything in the filesystem durable.
     fn sync_all(&self) -> io::Result<()>;
     /// Which device the filesystem is on, in words for people, and another one for each device; none

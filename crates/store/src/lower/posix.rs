@@ -41,7 +41,9 @@ use parking_lot::RwLock;
 use rustix::fs::{self, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::{Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
+use super::{
+    Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes, WrittenBack,
+};
 use crate::StoreError;
 use crate::lower::Capabilities;
 
@@ -314,8 +316,8 @@ impl Lower for PosixLower {
         Ok(retry_on_intr(|| fs::fdatasync(fd))?)
     }
 
-    fn write_back(&self, file: &PosixHandle) -> io::Result<()> {
-        write_back::write_back(self.usable(file, handle::Access::Read)?)
+    fn write_back(&self, file: &PosixHandle, until: WrittenBack) -> io::Result<()> {
+        write_back::write_back(self.usable(file, handle::Access::Read)?, until)
     }
 
     fn sync_all(&self) -> io::Result<()> {

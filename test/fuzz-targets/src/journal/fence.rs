@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mobifs_base::{ByteRange, SpaceInfo, Xattr};
 use mobifs_store::Capabilities;
 use mobifs_store::lower::{
-    Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes,
+    Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes, WrittenBack,
 };
 use rustix::io::Errno;
 
@@ -204,8 +204,8 @@ impl<L: Lower> Lower for Fence<L> {
     fn sync_content(&self, file: &Self::Handle) -> io::Result<()> {
         self.pass(&[]).sync_content(file)
     }
-    fn write_back(&self, file: &Self::Handle) -> io::Result<()> {
-        self.pass(&[]).write_back(file)
+    fn write_back(&self, file: &Self::Handle, until: WrittenBack) -> io::Result<()> {
+        self.pass(&[]).write_back(file, until)
     }
     fn sync_all(&self) -> io::Result<()> {
         self.pass(&[]).sync_all()

@@ -8,7 +8,8 @@ use mobifs_base::{
 };
 use mobifs_store::Capabilities;
 use mobifs_store::lower::{
-    Blocks, Create, JOURNAL_BLOCK_BYTES, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes,
+    Blocks, Create, JOURNAL_BLOCK_BYTES, JournalBuffer, Lower, LowerEntry, LowerStat,
+    SetAttributes, WrittenBack,
 };
 use rustix::io::Errno;
 
@@ -710,7 +711,7 @@ impl Lower for CrashLower {
         })
     }
 
-    fn write_back(&self, file: &CrashHandle) -> io::Result<()> {
+    fn write_back(&self, file: &CrashHandle, _: WrittenBack) -> io::Result<()> {
         let key = file.key;
         // What is in the device's cache is lost at a cut like what never left memory.
         self.mutate(Call::Sync, |filesystem| filesystem.inode(key).map(|_| ()))

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::Capabilities;
 use crate::lower::{
     Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, PosixHandle, PosixLower,
-    SetAttributes,
+    SetAttributes, WrittenBack,
 };
 
 /// The outcome of one journal write or flush.
@@ -173,7 +173,7 @@ impl Lower for Faulty {
         set_xattr(object: &Handle, name: &[u8], value: Option<&[u8]>);
         sync(object: &Handle);
         sync_content(file: &Handle);
-        write_back(file: &Handle);
+        write_back(file: &Handle, until: WrittenBack);
         sync_all();
     }
 
