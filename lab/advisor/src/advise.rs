@@ -375,8 +375,9 @@ fn defragmenting(site: &Site, path: &Path, options: &Options, plan: &Plan) -> Op
             quoted(path)
         ),
         step_bytes: None,
-        pieces: plan.before.extents,
-        pieces_predicted_max: plan.after.extents,
+        pieces: plan.wanted_extents,
+        pieces_predicted_max: (plan.wanted_extents + plan.after.extents)
+            .saturating_sub(plan.before.extents),
         saved_ms: plan.saved_ms,
         unused_bytes: None,
         wear: Some(wear),

@@ -225,6 +225,8 @@ pub struct Report {
     pub after: State,
     /// Files that were wanted: fragmented, and worth it or all.
     pub wanted_files: u64,
+    /// Their extents before.
+    pub wanted_extents: u64,
     /// Moves.
     pub moves: u64,
     /// Bytes that moved to join pieces.

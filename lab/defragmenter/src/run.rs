@@ -28,6 +28,39 @@ use crate::work::Work;
 /// Where there are limits, a row of a filesystem that chooses the places itself is no longer.
 const LIMITED_ROW_BYTES_MAX: u64 = 1 << 20;
 
+/// The report while nothing has moved.
+fn unmoved(
+    place: &Place,
+    options: &Options,
+    tree: &Tree,
+    is_served: bool,
+) -> Result<Report, DefragError> {
+    let before = tree.sums.state();
+    let wanted = tree.files.iter().filter(|file| file.layout.is_wanted);
+    let wanted_extents = wanted.clone().map(|file| file.layout.pieces.len() as u64);
+    Ok(Report {
+        schema: SCHEMA,
+        filesystem: place.filesystem.clone(),
+        mode: options.mode.name(),
+        before,
+        after: before,
+        wanted_files: wanted.count() as u64,
+        wanted_extents: wanted_extents.sum(),
+        moves: 0,
+        joined_bytes: 0,
+        room_bytes: 0,
+        worse_files: 0,
+        saved_ms: 0.0,
+        is_served,
+        device: None,
+        planned: None,
+        free_run: free_run(place, options)?,
+        seconds: 0.0,
+        stopped: None,
+        left_out: BTreeMap::new(),
+    })
+}
+
 /// Defragments the files below the paths, which lie on one filesystem. It ends between two moves when
 /// `is_cancelled` says so.
 ///
@@ -56,28 +89,7 @@ pub fn defragment(
         (_, device) => device.ok(),
     };
     let mut tree = look(paths, options, looks)?;
-    let before = tree.sums.state();
-    let wanted = tree.files.iter().filter(|file| file.layout.is_wanted);
-    let mut report = Report {
-        schema: SCHEMA,
-        filesystem: place.filesystem.clone(),
-        mode: options.mode.name(),
-        before,
-        after: before,
-        wanted_files: wanted.count() as u64,
-        moves: 0,
-        joined_bytes: 0,
-        room_bytes: 0,
-        worse_files: 0,
-        saved_ms: 0.0,
-        is_served: device.is_some(),
-        device: None,
-        planned: None,
-        free_run: free_run(&place, options)?,
-        seconds: 0.0,
-        stopped: None,
-        left_out: BTreeMap::new(),
-    };
+    let mut report = unmoved(&place, options, &tree, device.is_some())?;
     let mut work = Work {
         options,
         place: &place,
@@ -100,7 +112,7 @@ pub fn defragment(
             run.ends_with(largest_free(&place)?);
         }
     }
-    let fewer = before.extents as f64 - report.after.extents as f64;
+    let fewer = report.before.extents as f64 - report.after.extents as f64;
     report.saved_ms = fewer * options.model.piece_ms;
     report.seconds = begun.elapsed().as_secs_f64();
     for (reason, count) in tree.left_out {

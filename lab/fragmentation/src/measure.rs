@@ -117,6 +117,7 @@ fn run<'w>(
     for target in mounted {
         measuring.measure(target)?;
     }
+    measuring.finish()?;
     for target in images {
         image::measure(&target.path, looks, &mut collector, progress)?;
     }

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, fstatvfs, openat};
 use rustix::io::{Errno, pread};
@@ -33,14 +33,24 @@ pub(crate) struct Looks {
     pub(crate) read_since_s: Option<i64>,
 }
 
+/// A filesystem with something to measure.
+struct Met {
+    device: u64,
+    /// Its number in the report.
+    place: usize,
+    /// Something of it, and its path.
+    opened: OwnedFd,
+    path: PathBuf,
+}
+
 pub(crate) struct Mounted<'c, 'w> {
     collector: &'c mut Collector<'w>,
     looks: Looks,
     mapper: Mapper,
     targets: HashSet<Identity>,
     progress: &'c dyn Fn(u64),
-    /// The filesystems met, by device.
-    places: Vec<(u64, usize)>,
+    /// The filesystems met.
+    places: Vec<Met>,
     place: usize,
     /// What is being measured.
     target: Option<Target>,
@@ -71,8 +81,7 @@ impl<'c, 'w> Mounted<'c, 'w> {
         let at = |errno: Errno| MeasureError::at(&path, errno);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = openat(CWD, &path, flags, Mode::empty()).map_err(at)?;
-        self.place = self.place_of(&target, &opened).map_err(at)?;
-        drop(opened);
+        self.place = self.place_of(&target, opened).map_err(at)?;
         self.target = Some(target);
         if sort == Sort::Directory {
             return tree::walk(&path, self);
@@ -90,13 +99,24 @@ impl<'c, 'w> Mounted<'c, 'w> {
         self.opened_file(&file, path.as_os_str().as_bytes())
     }
 
-    /// The number of the filesystem that a target lies on; a new one is asked for its free room.
-    fn place_of(&mut self, target: &Target, opened: &OwnedFd) -> Result<usize, Errno> {
-        let device = target.identity.0;
-        if let Some(&(_, place)) = self.places.iter().find(|(known, _)| *known == device) {
-            return Ok(place);
+    /// Takes up what is free. It comes last: the files that were measured have their places by then, also
+    /// those that the kernel had not written out.
+    pub(crate) fn finish(self) -> Result<(), MeasureError> {
+        for met in &self.places {
+            let extents = |found: &mut dyn FnMut(u64, u64)| fsmap::free_extents(&met.opened, found);
+            let taken = self.collector.free(met.place, extents);
+            taken.map_err(|errno: Errno| MeasureError::at(&met.path, errno))?;
         }
-        let size = fstatvfs(opened)?;
+        Ok(())
+    }
+
+    /// The number of the filesystem that a target lies on.
+    fn place_of(&mut self, target: &Target, opened: OwnedFd) -> Result<usize, Errno> {
+        let device = target.identity.0;
+        if let Some(met) = self.places.iter().find(|met| met.device == device) {
+            return Ok(met.place);
+        }
+        let size = fstatvfs(&opened)?;
         let mount = target.mount.as_ref();
         let name = mount.map_or_else(|| "unknown".to_owned(), |mount| mount.kind.clone());
         if !is_defined(&name) {
@@ -120,9 +140,12 @@ impl<'c, 'w> Mounted<'c, 'w> {
             block_bytes: size.f_frsize,
             layout: Layout::default(),
         });
-        self.collector
-            .free(place, |found| fsmap::free_extents(opened, found))?;
-        self.places.push((device, place));
+        self.places.push(Met {
+            device,
+            place,
+            opened,
+            path: target.path.clone(),
+        });
         Ok(place)
     }
 

@@ -211,6 +211,7 @@ fn defragmenting_as_advised_brings_the_time_that_was_predicted_for_the_wear_that
     let advice = one(&report, What::Defragment).clone();
     assert!(advice.action.contains("frag defrag --remap"), "{advice:?}");
     let torn = files(&disk.path().join("torn"));
+    assert!(advice.pieces <= pieces(&torn), "{advice:?}");
     let paths = [torn.clone(), files(&disk.path().join("whole"))].concat();
     let before = read(&mut disk, &paths);
     disk.remount();
@@ -241,11 +242,11 @@ fn defragmenting_as_advised_brings_the_time_that_was_predicted_for_the_wear_that
         model.megabyte_ms,
         advice.pieces,
         advice.pieces_predicted_max,
-        pieces(&paths),
+        pieces(&torn),
         wear.remapped_bytes,
         wear.copied_bytes
     );
-    assert!(pieces(&paths) <= advice.pieces_predicted_max);
+    assert!(pieces(&torn) <= advice.pieces_predicted_max);
     assert!(after.reads < before.reads, "{after:?}, {before:?}");
     // There is nothing left that is worth it.
     let report = disk.advise(&Options {

@@ -314,3 +314,20 @@ fn free_room_is_that_of_dumpe2fs() {
     assert_eq!(of_mount.len(), 21);
     assert_eq!(of_mount, of_image);
 }
+
+/// The free room was looked at first, with the room of these files in it.
+#[test]
+fn files_that_are_written_out_for_their_places_are_not_free_room() {
+    let Some(disk) = Disk::new("ext4", &[], "") else {
+        return;
+    };
+    for number in 0..20 {
+        let path = disk.path().join(format!("f{number}"));
+        fs::write(path, vec![1; 1 << 20]).unwrap();
+    }
+    let (first, _) = measured(&disk.path());
+    let (second, _) = measured(&disk.path());
+    let [first, second] = [first, second].map(|report| report.filesystems[0].free.clone());
+    assert!(first.is_some());
+    assert_eq!(first, second);
+}
