@@ -29,6 +29,7 @@ pub mod namespace_keeper;
 mod nested_stores;
 pub mod predecessor;
 mod process_state;
+mod process_views;
 mod rate_limit;
 mod recording;
 mod serve;

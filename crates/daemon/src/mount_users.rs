@@ -10,6 +10,7 @@ use mobifs_host::{MountEntry, mount_around, mounts, read_mount_table};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use crate::kernel_users::{BoundSocket, loop_devices_in, sockets_in, swap_files_in};
+use crate::process_views::{ProcessViews, is_own_proc};
 
 /// The kernel's flag, which rustix does not name on Android.
 const AT_STATX_DONT_SYNC: u32 = 0x4000;
@@ -92,17 +93,15 @@ pub fn users_of_device(major: u32, minor: u32) -> Vec<MountUser> {
     let mut namespaces: BTreeSet<_> = own_namespace.into_iter().collect();
     users.extend(processes(|process| {
         use_of_device(process, device).or_else(|| {
-            let namespace = fs::read_link(process.join("ns/mnt")).ok()?;
-            // All processes of a namespace see the same.
-            namespaces.insert(namespace).then_some(())?;
-            let table = read_mount_table(process.join("mountinfo")).ok()?;
-            let copy = table
-                .into_iter()
-                .find(|mount| (mount.device_major, mount.device_minor) == (major, minor))?;
-            let place = copy.mountpoint.display();
-            Some(format!(
-                "a copy of the mount at {place} in its mount namespace"
-            ))
+            in_namespace(process, &mut namespaces, |_, table| {
+                let copy = table
+                    .iter()
+                    .find(|mount| (mount.device_major, mount.device_minor) == (major, minor))?;
+                let place = copy.mountpoint.display();
+                Some(format!(
+                    "a copy of the mount at {place} in its mount namespace"
+                ))
+            })
         })
     }));
     users
@@ -135,14 +134,17 @@ pub fn users_of_directory(directory: &Path) -> Vec<MountUser> {
     sockets.retain(|socket| is_socket(&socket.path));
     let mut sockets = Sockets::new(sockets);
     users.extend(processes(|process| {
-        let is_other = process.file_name().is_some_and(|pid| *pid != *own);
+        let is_other = process
+            .process()
+            .file_name()
+            .is_some_and(|pid| *pid != *own);
         let bound = sockets.use_by(process);
         is_other
             .then(|| use_below(process, directory).or(bound))
             .flatten()
     }));
     users.extend(sockets.of_unseen());
-    users.extend(in_other_namespaces(|table| {
+    users.extend(in_other_namespaces(|_, table| {
         let copy = table.iter().find(shows_it)?;
         let place = copy.mountpoint.display();
         Some(format!(
@@ -163,7 +165,7 @@ pub fn mounts_elsewhere(mount: &MountEntry) -> Vec<MountUser> {
     let mut users: Vec<MountUser> = here
         .map(|other| MountUser::Mount(other.mountpoint.clone()))
         .collect();
-    users.extend(in_other_namespaces(|table| {
+    users.extend(in_other_namespaces(|_, table| {
         let other = table.iter().find(is_elsewhere)?;
         let place = other.mountpoint.display();
         Some(format!("a mount of it at {place} in its mount namespace"))
@@ -171,38 +173,51 @@ pub fn mounts_elsewhere(mount: &MountEntry) -> Vec<MountUser> {
     users
 }
 
-/// A process of each other mount namespace for whose table of mounts `what` returns a description.
-fn in_other_namespaces(what: impl Fn(&[MountEntry]) -> Option<String>) -> Vec<MountUser> {
+/// A process of each other mount namespace for whose table of mounts `what` returns a description. It also gets the
+/// directory of `/proc` that shows the namespace.
+fn in_other_namespaces(what: impl Fn(&Path, &[MountEntry]) -> Option<String>) -> Vec<MountUser> {
     let own = fs::read_link("/proc/self/ns/mnt");
     let mut namespaces: BTreeSet<_> = own.into_iter().collect();
-    processes(|process| {
-        let namespace = fs::read_link(process.join("ns/mnt")).ok()?;
-        // All processes of a namespace see the same.
+    processes(|process| in_namespace(process, &mut namespaces, &what))
+}
+
+/// The description of a mount namespace that a process, or a thread of it, has and that was not looked at.
+fn in_namespace(
+    process: &ProcessViews,
+    namespaces: &mut BTreeSet<PathBuf>,
+    what: impl Fn(&Path, &[MountEntry]) -> Option<String>,
+) -> Option<String> {
+    process.all().find_map(|view| {
+        let namespace = fs::read_link(view.join("ns/mnt")).ok()?;
+        // All that are in a namespace see the same.
         namespaces.insert(namespace).then_some(())?;
-        what(&read_mount_table(process.join("mountinfo")).ok()?)
+        what(view, &read_mount_table(view.join("mountinfo")).ok()?)
     })
 }
 
+/// What a process has without opening it, of what `is_there` says is there.
+fn linked(process: &ProcessViews, is_there: impl Fn(&Path) -> bool) -> Option<String> {
+    let mut links = process
+        .all()
+        .flat_map(|view| LINKS.map(|(link, what)| (view.join(link), what)));
+    let (_, what) = links.find(|(link, _)| is_there(link))?;
+    Some(what.to_owned())
+}
+
 /// What a process has in a directory, by the names that the kernel shows.
-fn use_below(process: &Path, directory: &Path) -> Option<String> {
+fn use_below(process: &ProcessViews, directory: &Path) -> Option<String> {
     let leads_there = |link: &Path| {
         let target = fs::read_link(link).ok()?;
         target.starts_with(directory).then_some(target)
     };
-    for (link, what) in LINKS {
-        if leads_there(&process.join(link)).is_some() {
-            return Some(what.to_owned());
-        }
+    if let Some(what) = linked(process, |link| leads_there(link).is_some()) {
+        return Some(what);
     }
-    let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten();
-    let open = descriptors
-        .flatten()
-        .find_map(|descriptor| leads_there(&descriptor.path()));
-    if let Some(file) = open {
+    let mut descriptors = process.descriptors();
+    if let Some(file) = descriptors.find_map(|descriptor| leads_there(&descriptor)) {
         return Some(format!("{} is open", file.display()));
     }
-    let maps = fs::read_to_string(process.join("maps")).ok()?;
-    maps.lines().find_map(|line| {
+    process.maps().lines().find_map(|line| {
         let path = line.splitn(6, ' ').nth(5)?.trim_start();
         Path::new(path)
             .starts_with(directory)
@@ -211,12 +226,13 @@ fn use_below(process: &Path, directory: &Path) -> Option<String> {
 }
 
 /// The processes for which `what` returns a description.
-fn processes(mut what: impl FnMut(&Path) -> Option<String>) -> Vec<MountUser> {
+fn processes(mut what: impl FnMut(&ProcessViews) -> Option<String>) -> Vec<MountUser> {
+    let is_own_proc = is_own_proc();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
         .filter_map(|process| {
             let pid = process.file_name().to_str()?.parse::<u32>().ok()?;
-            let what = what(&process.path())?;
+            let what = what(&ProcessViews::of(process.path(), is_own_proc))?;
             let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
             let name = name.trim_end().to_owned();
             Some(MountUser::Process { pid, name, what })
@@ -225,18 +241,12 @@ fn processes(mut what: impl FnMut(&Path) -> Option<String>) -> Vec<MountUser> {
 }
 
 /// What a process has on a device, where paths are of no use: they do not lead there any more.
-fn use_of_device(process: &Path, device: u64) -> Option<String> {
+fn use_of_device(process: &ProcessViews, device: u64) -> Option<String> {
     let is_there = |link: &Path| device_of(link) == Some(device);
-    for (link, what) in LINKS {
-        if is_there(&process.join(link)) {
-            return Some(what.to_owned());
-        }
+    if let Some(what) = linked(process, is_there) {
+        return Some(what);
     }
-    let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten();
-    let open = descriptors
-        .flatten()
-        .map(|descriptor| descriptor.path())
-        .find(|path| is_there(path));
+    let open = process.descriptors().find(|path| is_there(path));
     match open {
         Some(path) => {
             let file = fs::read_link(path).unwrap_or_default();
@@ -301,14 +311,13 @@ impl Sockets {
     }
 
     /// Which of them a process has, in words.
-    fn use_by(&mut self, process: &Path) -> Option<String> {
+    fn use_by(&mut self, process: &ProcessViews) -> Option<String> {
         if self.all.is_empty() {
             return None;
         }
-        let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten();
-        let targets: Vec<PathBuf> = descriptors
-            .flatten()
-            .filter_map(|descriptor| fs::read_link(descriptor.path()).ok())
+        let targets: Vec<PathBuf> = process
+            .descriptors()
+            .filter_map(|descriptor| fs::read_link(descriptor).ok())
             .collect();
         let is_held = |socket: &&BoundSocket| targets.iter().any(|target| socket.is_target(target));
         let held: Vec<&BoundSocket> = self.all.iter().filter(is_held).collect();
@@ -327,20 +336,22 @@ impl Sockets {
 }
 
 /// What a process has in the mount; none if nothing is seen.
-fn use_by(process: &Path, mount: &MountEntry) -> Option<String> {
-    for (link, what) in LINKS {
-        let target = fs::read_link(process.join(link));
-        if target.is_ok_and(|target| target.starts_with(&mount.mountpoint)) {
-            return Some(what.to_owned());
-        }
+fn use_by(process: &ProcessViews, mount: &MountEntry) -> Option<String> {
+    let is_there =
+        |link: &Path| fs::read_link(link).is_ok_and(|target| target.starts_with(&mount.mountpoint));
+    if let Some(what) = linked(process, is_there) {
+        return Some(what);
     }
     let (major, minor) = (mount.device_major, mount.device_minor);
-    open_file(process, mount).or_else(|| mapped_file(process, major, minor))
+    let mut views = process.all();
+    views
+        .find_map(|view| open_file(view, mount))
+        .or_else(|| mapped_file(process, major, minor))
 }
 
 /// An open file by the number of its mount: names may be another namespace's.
-fn open_file(process: &Path, mount: &MountEntry) -> Option<String> {
-    let descriptors = fs::read_dir(process.join("fdinfo")).ok()?;
+fn open_file(view: &Path, mount: &MountEntry) -> Option<String> {
+    let descriptors = fs::read_dir(view.join("fdinfo")).ok()?;
     for descriptor in descriptors.flatten() {
         let about = fs::read_to_string(descriptor.path()).unwrap_or_default();
         let number = about
@@ -348,7 +359,7 @@ fn open_file(process: &Path, mount: &MountEntry) -> Option<String> {
             .find_map(|line| line.strip_prefix("mnt_id:"))
             .and_then(|number| number.trim().parse::<u64>().ok());
         if number == Some(mount.id) {
-            let link = process.join("fd").join(descriptor.file_name());
+            let link = view.join("fd").join(descriptor.file_name());
             let file = fs::read_link(link).unwrap_or_default();
             return Some(format!("{} is open", file.display()));
         }
@@ -357,10 +368,9 @@ fn open_file(process: &Path, mount: &MountEntry) -> Option<String> {
 }
 
 /// A mapped file, which need not be open any more.
-fn mapped_file(process: &Path, major: u32, minor: u32) -> Option<String> {
-    let maps = fs::read_to_string(process.join("maps")).ok()?;
+fn mapped_file(process: &ProcessViews, major: u32, minor: u32) -> Option<String> {
     let device = format!("{major:02x}:{minor:02x}");
-    maps.lines().find_map(|line| {
+    process.maps().lines().find_map(|line| {
         // addresses permissions offset device inode path
         let mut fields = line.splitn(6, ' ');
         let is_here = fields.nth(3) == Some(&device);
@@ -399,6 +409,10 @@ mod tests {
         mount_around(&path, &mounts().unwrap()).unwrap().clone()
     }
 
+    fn views_of(pid: u32) -> ProcessViews {
+        ProcessViews::of(format!("/proc/{pid}").into(), is_own_proc())
+    }
+
     #[test]
     fn a_process_that_has_a_file_open_is_found() {
         let directory = tempfile::tempdir().unwrap();
@@ -426,11 +440,11 @@ mod tests {
             .spawn()
             .unwrap();
         let device = rustix::fs::stat(directory.path()).unwrap().st_dev;
-        let process = PathBuf::from(format!("/proc/{}", child.id()));
+        let process = views_of(child.id());
         let found = use_of_device(&process, device);
         let not_found = use_of_device(&process, rustix::fs::makedev(4095, 77));
         let open = use_of_device(
-            Path::new("/proc/self"),
+            &views_of(std::process::id()),
             device_of(Path::new("/proc/self/fd")).unwrap(),
         );
         child.kill().unwrap();
@@ -500,7 +514,7 @@ mod tests {
             .unwrap();
         let found = users_of_directory(&base);
         let mut sockets = Sockets::new(sockets_in(&base));
-        assert_eq!(sockets.use_by(Path::new("/proc/self")), None);
+        assert_eq!(sockets.use_by(&views_of(std::process::id())), None);
         assert_eq!(
             sockets.of_unseen().collect::<Vec<_>>(),
             [MountUser::Socket(path.clone())]
@@ -523,7 +537,7 @@ mod tests {
     fn mapped_programs_are_found() {
         let own = std::env::current_exe().unwrap();
         let mount = mount_of(&own);
-        let mapped = |major, minor| mapped_file(Path::new("/proc/self"), major, minor);
+        let mapped = |major, minor| mapped_file(&views_of(std::process::id()), major, minor);
         // Filesystems with subvolumes show another number in this list than in the table.
         let device = rustix::fs::stat(&own).unwrap().st_dev;
         let what = mapped(mount.device_major, mount.device_minor)

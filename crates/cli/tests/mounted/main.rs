@@ -8,6 +8,7 @@ mod adopt_foretold;
 mod adopt_kernel;
 mod adopt_paths;
 mod adopt_standing;
+mod adopt_threads;
 mod again;
 mod alone;
 mod bad_calls;
