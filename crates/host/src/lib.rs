@@ -7,6 +7,7 @@
 mod daemon_processes;
 mod descent;
 mod ext4;
+mod find_below;
 mod group;
 mod killed;
 mod line_server;
@@ -21,6 +22,7 @@ pub use daemon_processes::{DaemonProcess, daemon_here, daemon_processes};
 pub use descent::Descent;
 pub use ext4::{PartlyMoved, is_ext4_ordered, move_extents};
 pub use group::{GroupError, group_id};
+pub use find_below::find_below;
 pub use killed::is_being_killed;
 pub use line_server::{Client, LineHandler, LineServer, connect_at_once, displaced, exchange_line};
 pub use log_level::{LOG_VARIABLE, LogLevelError, log_directives};

@@ -131,3 +131,43 @@ fn an_overlay_with_layers_on_several_filesystems_is_no_store() {
     assert_eq!(state, "not_here", "{found}");
     assert!(sentence.contains(needles[1]), "{sentence}");
 }
+
+/// Everything in it could not be reached through the mount, and was hidden by a directory that was made over it.
+#[test]
+fn a_directory_with_a_subvolume_of_btrfs_inside_is_refused() {
+    needs_mounts!();
+    let mut adoption = Adoption::new();
+    let has_btrfs = Command::new("btrfs").arg("--version").output().is_ok();
+    if !mobifs_skip::can((!has_btrfs).then_some("no btrfs-progs")) {
+        return;
+    }
+    let (image, disk) = (
+        adoption.fixture.path("image"),
+        adoption.fixture.directory("disk"),
+    );
+    File::create(&image).unwrap().set_len(300 << 20).unwrap();
+    succeeds(&Command::new("mkfs.btrfs").arg(&image).output().unwrap());
+    let words = ["-o", "loop", image.to_str().unwrap()];
+    adoption.fixture.mount_other(&words, &disk);
+    adoption.directory = disk.join("dir");
+    adoption.fixture.unmount_at_end(&disk.join("dir"));
+    let subvolume = adoption.directory.join("app/sub");
+    fs::create_dir_all(subvolume.parent().unwrap()).unwrap();
+    let mut create = Command::new("btrfs");
+    create.args(["subvolume", "create"]).arg(&subvolume);
+    succeeds(&create.output().unwrap());
+    fs::write(subvolume.join("file"), "kept").unwrap();
+    let needles = ["app/sub is a subvolume of btrfs in", "adopt a directory"];
+    adoption.refuses(&adoption.directory, FAILED, &needles);
+    let found = doctor(&[], &adoption.directory);
+    assert!(
+        found.to_string().contains("is a subvolume of btrfs in"),
+        "{found}"
+    );
+    assert_eq!(fs::read(subvolume.join("file")).unwrap(), b"kept");
+    let mut delete = Command::new("btrfs");
+    delete.args(["subvolume", "delete"]).arg(&subvolume);
+    succeeds(&delete.output().unwrap());
+    adoption.adopt();
+    succeeds(&adoption.unadopt());
+}

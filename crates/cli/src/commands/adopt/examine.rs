@@ -4,10 +4,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use mobifs_daemon::{Code, ConfigText, Failure, check_store};
-use mobifs_host::{mounts, shell_path};
+use mobifs_host::{find_below, mounts, shell_path};
 use mobifs_store::PosixLower;
 use mobifs_volume::OpenOptions;
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, AtFlags, FileType, access, statat};
 
 use super::directory::Directory;
 use super::durable::cannot;
@@ -21,6 +21,10 @@ use crate::mount_options::Options;
 const PATH_BYTES_MAX: usize = 4095;
 /// More than the paths of MobiFS's own files have after that of the store: `/.mobifs/lost/journal.damaged-N`.
 const OWN_BYTES: usize = 80;
+/// What `statfs` says of btrfs.
+const BTRFS_MAGIC: u32 = 0x9123_683e;
+/// The number of the root of each of its subvolumes, and of nothing else in it.
+const SUBVOLUME_INODE: u64 = 256;
 /// The bit of a directory's mode by which what is made in it has its group.
 const SET_GROUP_ID: u32 = 0o2000;
 
@@ -28,6 +32,7 @@ const SET_GROUP_ID: u32 = 0o2000;
 pub(super) fn examine(place: &Place, notes: &Notes, options: &str) -> Result<(), Failure> {
     nameable(place)?;
     without_mounts(place)?;
+    without_subvolumes(place)?;
     not_needed(place, notes)?;
     apart_from_others(place, notes)?;
     changeable(place)?;
@@ -105,6 +110,31 @@ pub(super) fn without_mounts(place: &Place) -> Result<(), Failure> {
             ),
         )),
     }
+}
+
+/// Checks that no subvolume of btrfs lies in the directory: a store does not reach into other filesystems, and to it a
+/// subvolume is one.
+pub(super) fn without_subvolumes(place: &Place) -> Result<(), Failure> {
+    let directory = place.directory();
+    let about = rustix::fs::statfs(directory).map_err(cannot("examine", directory))?;
+    if about.f_type as u32 != BTRFS_MAGIC {
+        return Ok(());
+    }
+    let found = find_below(directory, |parent, entry| {
+        let may_be = matches!(entry.file_type(), FileType::Directory | FileType::Unknown);
+        may_be
+            && statat(parent, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
+                .is_ok_and(|about| about.st_ino == SUBVOLUME_INODE)
+    });
+    let Some(subvolume) = found.map_err(cannot("look for subvolumes in", directory))? else {
+        return Ok(());
+    };
+    Err(refused(&format!(
+        "{} is a subvolume of btrfs in {}, into which a store does not reach: adopt a directory without subvolumes \
+         in it, or the subvolume itself",
+        subvolume.display(),
+        directory.display()
+    )))
 }
 
 /// Nothing lies in it that is needed to mount it.

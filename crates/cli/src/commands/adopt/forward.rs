@@ -38,6 +38,7 @@ pub(super) fn move_files(
     }
     // One that is done at the next start may have become another since.
     examine::without_mounts(place)?;
+    examine::without_subvolumes(place)?;
     users::refuse(place, place.directory(), true)?;
     make_store(place, note)?;
     fault_point("adopt-store");
