@@ -10,6 +10,8 @@ use mobifs_host::{MountEntry, mount_around, mounts, read_mount_table};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use crate::kernel_users::{BoundSocket, loop_devices_in, sockets_in, swap_files_in};
+use crate::linked_files::{linked_files, named_below};
+use crate::overlay_users::{OverlayUser, lies_in, overlays};
 use crate::process_views::{ProcessViews, is_own_proc};
 
 /// The kernel's flag, which rustix does not name on Android.
@@ -38,6 +40,13 @@ pub enum MountUser {
     },
     /// Another filesystem is mounted in it, or the same one elsewhere.
     Mount(PathBuf),
+    /// An overlay filesystem has a layer there.
+    Overlay {
+        /// Where it is mounted.
+        mountpoint: PathBuf,
+        /// The layer.
+        layer: PathBuf,
+    },
     /// A loop device has its file there.
     LoopDevice {
         /// Name of the device.
@@ -56,6 +65,10 @@ impl fmt::Display for MountUser {
         match self {
             Self::Process { pid, name, what } => write!(f, "process {pid} ({name}: {what})"),
             Self::Mount(path) => write!(f, "the mount at {}", path.display()),
+            Self::Overlay { mountpoint, layer } => {
+                let (mountpoint, layer) = (mountpoint.display(), layer.display());
+                write!(f, "the overlay at {mountpoint} (its layer {layer})")
+            }
             Self::LoopDevice { device, file } => {
                 write!(f, "the loop device {device} ({})", file.display())
             }
@@ -127,6 +140,9 @@ pub fn users_of_directory(directory: &Path) -> Vec<MountUser> {
         .filter(shows_it)
         .map(|mount| MountUser::Mount(mount.mountpoint.clone()))
         .collect();
+    let is_layer =
+        |path: &Path, name: &Path| name.starts_with(directory) || lies_in(path, directory);
+    users.extend(overlays_here(is_layer));
     users.extend(used_by_kernel(directory));
     let own = std::process::id().to_string();
     let mut sockets = sockets_in(directory);
@@ -144,18 +160,56 @@ pub fn users_of_directory(directory: &Path) -> Vec<MountUser> {
             .flatten()
     }));
     users.extend(sockets.of_unseen());
-    users.extend(in_other_namespaces(|_, table| {
-        let copy = table.iter().find(shows_it)?;
-        let place = copy.mountpoint.display();
-        Some(format!(
-            "a mount of a part of it at {place} in its mount namespace"
-        ))
+    users.extend(in_other_namespaces(|view, table| {
+        if let Some(copy) = table.iter().find(shows_it) {
+            let place = copy.mountpoint.display();
+            return Some(format!(
+                "a mount of a part of it at {place} in its mount namespace"
+            ));
+        }
+        overlay_there(view, |path, _| lies_in(path, directory))
     }));
+    users.extend(users_by_other_names(directory));
     users
 }
 
+/// The overlay filesystems of this process's mount namespace with a layer that fits.
+fn overlays_here(is_layer: impl Fn(&Path, &Path) -> bool) -> Vec<MountUser> {
+    let found = overlays(Path::new("/proc/self"), is_layer).into_iter();
+    let user = |OverlayUser { mountpoint, layer }| MountUser::Overlay { mountpoint, layer };
+    found.map(user).collect()
+}
+
+/// The same of another mount namespace, in words.
+fn overlay_there(view: &Path, is_layer: impl Fn(&Path, &Path) -> bool) -> Option<String> {
+    let found = overlays(view, is_layer).into_iter().next()?;
+    let (place, layer) = (found.mountpoint.display(), found.layer.display());
+    Some(format!(
+        "an overlay at {place} in its mount namespace, with the layer {layer}"
+    ))
+}
+
+/// The processes that write to files of a directory by hard links outside of it.
+fn users_by_other_names(directory: &Path) -> Vec<MountUser> {
+    let own = std::process::id().to_string();
+    processes(|process| {
+        let is_own = process
+            .process()
+            .file_name()
+            .is_some_and(|pid| *pid == *own);
+        let files = if is_own {
+            Vec::new()
+        } else {
+            linked_files(process, directory)
+        };
+        let (file, inside) = named_below(&files, directory)?;
+        Some(file.described(&inside))
+    })
+}
+
 /// Where else the filesystem of a mount is mounted, in any mount namespace that this process may
-/// see: bind mounts, such as those of containers, which keep it when the mount itself goes. Not the
+/// see: bind mounts, such as those of containers, and layers of overlay filesystems, which keep it when the mount
+/// itself goes. Not the
 /// copies of the mount in other namespaces, which go with it.
 pub fn mounts_elsewhere(mount: &MountEntry) -> Vec<MountUser> {
     let is_elsewhere =
@@ -165,8 +219,13 @@ pub fn mounts_elsewhere(mount: &MountEntry) -> Vec<MountUser> {
     let mut users: Vec<MountUser> = here
         .map(|other| MountUser::Mount(other.mountpoint.clone()))
         .collect();
-    users.extend(in_other_namespaces(|_, table| {
-        let other = table.iter().find(is_elsewhere)?;
+    let device = rustix::fs::makedev(mount.device_major, mount.device_minor);
+    let is_layer = |path: &Path, _: &Path| device_of(path) == Some(device);
+    users.extend(overlays_here(is_layer));
+    users.extend(in_other_namespaces(|view, table| {
+        let Some(other) = table.iter().find(is_elsewhere) else {
+            return overlay_there(view, is_layer);
+        };
         let place = other.mountpoint.display();
         Some(format!("a mount of it at {place} in its mount namespace"))
     }));

@@ -13,6 +13,7 @@ mod killed;
 mod line_server;
 mod log_level;
 mod mount_table;
+mod overlay_mounts;
 mod peer;
 mod printable;
 mod runtime_directory;
@@ -21,8 +22,8 @@ mod shell;
 pub use daemon_processes::{DaemonProcess, daemon_here, daemon_processes};
 pub use descent::Descent;
 pub use ext4::{PartlyMoved, is_ext4_ordered, move_extents};
-pub use group::{GroupError, group_id};
 pub use find_below::find_below;
+pub use group::{GroupError, group_id};
 pub use killed::is_being_killed;
 pub use line_server::{Client, LineHandler, LineServer, connect_at_once, displaced, exchange_line};
 pub use log_level::{LOG_VARIABLE, LogLevelError, log_directives};
@@ -30,6 +31,7 @@ pub use mount_table::{
     MountEntry, absolute_without_touching, mount_around, mount_at, mounts, mounts_of,
     other_mounts_of, read_mount_table, unescaped_path,
 };
+pub use overlay_mounts::{OverlayMount, overlay_mounts};
 pub use peer::Peer;
 pub use printable::{printable, printable_lines, printable_path};
 pub use runtime_directory::{DirectoryLock, runtime_directories_of, runtime_directory};

@@ -70,7 +70,7 @@ impl MountEntry {
         matches!(self.kind.split('.').next(), Some("fuse" | "fuseblk"))
     }
 
-    fn parse(line: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(line: &[u8]) -> Option<Self> {
         // id parent major:minor root mountpoint options [optional…] - type source superoptions
         let mut fields = line.split(|&byte| byte == b' ');
         let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
@@ -102,7 +102,7 @@ impl MountEntry {
 }
 
 /// The table writes space, tab, newline and backslash as three octal digits.
-fn unescape_bytes(field: &[u8]) -> Vec<u8> {
+pub(crate) fn unescape_bytes(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut at = 0;
     while let Some(&byte) = field.get(at) {

@@ -6,6 +6,7 @@ mod adopt;
 mod adopt_at_once;
 mod adopt_foretold;
 mod adopt_kernel;
+mod adopt_other_names;
 mod adopt_paths;
 mod adopt_standing;
 mod adopt_threads;

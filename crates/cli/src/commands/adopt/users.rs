@@ -91,6 +91,7 @@ fn what_to_do(users: &[MountUser]) -> String {
     }
     commands.extend(users.iter().filter_map(|user| match user {
         MountUser::LoopDevice { device, .. } => Some(detach(device)),
+        MountUser::Overlay { mountpoint, .. } => Some(format!("umount {}", shell_path(mountpoint))),
         MountUser::SwapFile(path) => Some(format!("swapoff {}", shell_path(path))),
         _ => None,
     }));
