@@ -38,3 +38,34 @@ fn an_adoption_that_is_undone_meanwhile_loses_nothing() {
         assert_eq!(names as u64, 2 + round, "round {round}");
     }
 }
+
+/// The directory of notes went with the last note while another command was about to write the first one.
+#[test]
+fn unrelated_directories_are_adopted_at_the_same_time() {
+    needs_mounts!();
+    let adoption = Adoption::new();
+    let places: Vec<_> = ["one", "two"]
+        .into_iter()
+        .map(|name| {
+            let mut fixture = crate::fixture::Fixture::new();
+            let directory = fixture.directory(name);
+            fixture.unmount_at_end(&directory);
+            (fixture, directory)
+        })
+        .collect();
+    let config = adoption.fixture.config("journal_bytes = \"1MiB\"\n");
+    std::thread::scope(|scope| {
+        for (_, directory) in &places {
+            let (adoption, config) = (&adoption, &config);
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    let mut command = adoption.command("adopt", &["--boot", "none", "--config"]);
+                    succeeds(&command.arg(config).arg(directory).output().unwrap());
+                    let mut command = adoption.command("unadopt", &[]);
+                    succeeds(&command.arg(directory).output().unwrap());
+                }
+            });
+        }
+    });
+    assert!(!adoption.notes().exists());
+}

@@ -339,3 +339,108 @@ fn a_store_that_is_moved_away_under_its_mount_is_named_before_anything_is_done()
     succeeds(&adoption.unadopt());
     assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
 }
+
+/// It was unmounted first, and then refused: programs found an empty directory.
+#[test]
+fn a_store_that_is_in_use_past_the_mount_keeps_it_mounted() {
+    needs_mounts!();
+    let adoption = Adoption::new();
+    fs::write(adoption.directory.join("file"), "precious").unwrap();
+    adoption.adopt();
+    let open = fs::File::open(adoption.store().join("file")).unwrap();
+    let mut user = Command::new("sleep")
+        .arg("1000")
+        .current_dir("/")
+        .stdin(open)
+        .spawn()
+        .unwrap();
+    let mut plan = adoption.command("unadopt", &["--dry-run"]);
+    let plan = plan.arg(&adoption.directory).output().unwrap();
+    let refused = adoption.unadopt();
+    let is_served = adoption.is_served();
+    user.kill().unwrap();
+    user.wait().unwrap();
+    let planned = String::from_utf8_lossy(&plan.stdout).into_owned();
+    let pid = user.id().to_string();
+    assert!(
+        planned.contains("in use now") && planned.contains(&pid),
+        "{planned}"
+    );
+    fails(&refused, IN_USE, &["stays adopted", &pid, "file is open"]);
+    assert!(is_served);
+    let mut plan = adoption.command("unadopt", &["--dry-run"]);
+    let plan = plan.arg(&adoption.directory).output().unwrap();
+    let planned = String::from_utf8_lossy(&plan.stdout).into_owned();
+    assert!(
+        !planned.contains("in use"),
+        "the daemon is no user: {planned}"
+    );
+    succeeds(&adoption.unadopt());
+}
+
+/// Both commands said for ever that an operation is not permitted.
+#[test]
+fn a_store_without_what_is_needed_to_mount_it_gives_its_files_back() {
+    needs_mounts!();
+    let adoption = not_mounted();
+    fs::remove_dir_all(adoption.store().join(".mobifs")).unwrap();
+    let needles = ["has lost its .mobifs", "unadopt '"];
+    fails(&adoption.adopt_again(), FAILED, &needles);
+    assert_eq!(adoption.list()[0]["state"], "store-wrong");
+    succeeds(&adoption.unadopt());
+    assert!(!adoption.store().exists() && !adoption.notes().exists());
+    assert!(!is_immutable(&adoption.directory));
+    let content = fs::read_to_string(adoption.directory.join("file"));
+    assert_eq!(content.unwrap(), "precious");
+}
+
+#[test]
+fn another_directory_at_the_place_of_a_store_is_said() {
+    needs_mounts!();
+    let adoption = not_mounted();
+    let away = adoption.fixture.path("away");
+    fs::rename(adoption.store(), &away).unwrap();
+    fs::create_dir(adoption.store()).unwrap();
+    let needles = [
+        "is not the directory that has the files",
+        "put that one there",
+    ];
+    for _ in 0..2 {
+        fails(&adoption.adopt_again(), FAILED, &needles);
+        fails(&adoption.unadopt(), FAILED, &needles);
+    }
+    assert_eq!(adoption.list()[0]["state"], "store-wrong");
+    fs::remove_dir(adoption.store()).unwrap();
+    fs::rename(&away, adoption.store()).unwrap();
+    succeeds(&adoption.unadopt());
+    let content = fs::read_to_string(adoption.directory.join("file"));
+    assert_eq!(content.unwrap(), "precious");
+}
+
+/// It was unmounted in part, or called not mounted.
+#[test]
+fn another_mount_over_an_adopted_directory_is_said() {
+    needs_mounts!();
+    let adoption = not_mounted();
+    succeeds(&adoption.adopt_again());
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "none"]);
+    succeeds(&mount.arg(&adoption.directory).output().unwrap());
+    let needles = ["has another mount (tmpfs) over", "unmount that first"];
+    let mut plan = adoption.command("unadopt", &["--dry-run"]);
+    let answers = [
+        plan.arg(&adoption.directory).output().unwrap(),
+        adoption.unadopt(),
+        adoption.adopt_again(),
+    ];
+    let state = adoption.list()[0]["state"].take();
+    let mut umount = Command::new("umount");
+    succeeds(&umount.arg(&adoption.directory).output().unwrap());
+    for answer in answers {
+        fails(&answer, IN_USE, &needles);
+    }
+    assert_eq!(state, "covered");
+    succeeds(&adoption.unadopt());
+    let content = fs::read_to_string(adoption.directory.join("file"));
+    assert_eq!(content.unwrap(), "precious");
+}

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use mobifs_daemon::{Code, Failure, predecessor, raise_limits};
+use mobifs_daemon::{Failure, predecessor, raise_limits};
 use mobifs_host::shell_path;
 use mobifs_store::salvage::DAMAGED_PREFIX;
 use mobifs_volume::{Config, OpenOptions, OpenedStore, fault_point};
@@ -13,6 +13,7 @@ use super::journald;
 use super::mount_point::{bring_meanwhile, exchange, keep, protect, remove};
 use super::note::{Note, Notes};
 use super::place::{Place, refused};
+use super::standing::{WrongStore, covered, wrong_store};
 use super::users;
 use crate::arguments::UmountArguments;
 use crate::commands::{tell, umount};
@@ -42,23 +43,19 @@ pub(super) fn unmount(place: &Place) -> Result<(), Failure> {
     fault_point("unadopt-unmounted");
     match place.mounted()? {
         None => Ok(()),
-        Some(mount) => Err(Failure::new(
-            Code::InUse,
-            format!(
-                "{} has another mount ({}) over the directory: unmount that first",
-                place.directory().display(),
-                mount.kind
-            ),
-        )),
+        Some(mount) => Err(covered(place, &mount)),
     }
 }
 
 /// Brings the files back under their name, and removes what is MobiFS's own.
 pub(super) fn move_files(place: &Place, note: Note, notes: &Notes) -> Result<Note, Failure> {
-    if place.is_exchanged() {
+    let is_store = place.is_exchanged();
+    if is_store {
         close_store(place)?;
         fault_point("unadopt-closed");
         keep_lost(place)?;
+    }
+    if is_store || wrong_store(place, &note)? == Some(WrongStore::WithoutOwn) {
         if place.directory().symlink_metadata().is_err() {
             fs::create_dir(place.directory()).map_err(cannot("make", place.directory()))?;
         }

@@ -89,7 +89,11 @@ fn remove_one(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
-        Ok(()) => sync_directory(path.parent().unwrap_or(Path::new("/"))),
+        Ok(()) => match sync_directory(path.parent().unwrap_or(Path::new("/"))) {
+            // Another command has removed the directory since, and it was empty then.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        },
     }
 }
 

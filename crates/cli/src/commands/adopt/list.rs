@@ -31,6 +31,10 @@ enum State {
     NoDirectory,
     /// There is a directory to mount on, and no store.
     NoStore,
+    /// What is at the store's place is none.
+    WrongStore,
+    /// Something else is mounted over the directory.
+    Covered,
     /// There is neither.
     Gone,
     /// What is known of it cannot be understood.
@@ -46,6 +50,8 @@ impl State {
             _ if standing::is_gone(place) => Self::Gone,
             _ if standing::is_store_missing(place, note)? => Self::NoStore,
             _ if is_missing && place.is_exchanged() => Self::NoDirectory,
+            _ if standing::wrong_store(place, note)?.is_some() => Self::WrongStore,
+            _ if place.mounted()?.is_some() && !place.is_served()? => Self::Covered,
             Direction::Unadopt => Self::Returning,
             Direction::Adopt if place.is_served()? => Self::Mounted,
             Direction::Adopt if place.is_exchanged() => Self::NotMounted,
@@ -62,6 +68,8 @@ impl State {
             Self::OfAnother => "of-another-user",
             Self::NoDirectory => "directory-missing",
             Self::NoStore => "store-missing",
+            Self::WrongStore => "store-wrong",
+            Self::Covered => "covered",
             Self::Gone => "gone",
             Self::NoteDamaged => "note-damaged",
         }
@@ -86,6 +94,10 @@ impl State {
             }
             Self::NoStore => {
                 format!("STORE MISSING: put it back, or forget it: mobifs unadopt {directory}")
+            }
+            Self::WrongStore => format!("STORE WRONG: see what mobifs unadopt {directory} says"),
+            Self::Covered => {
+                format!("ANOTHER MOUNT OVER IT: unmount that first (umount {directory})")
             }
             Self::Gone => format!("GONE: forget it: mobifs unadopt {directory}"),
             Self::NoteDamaged => {

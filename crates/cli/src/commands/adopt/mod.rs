@@ -85,7 +85,7 @@ pub(crate) fn adopt(arguments: &AdoptArguments) -> Result<ExitCode, Failure> {
     };
     if result.is_err() && notes.find(&place)?.is_none() {
         // The lock has made a directory for a note that is not there.
-        notes.remove(&place)?;
+        notes.remove_leavings(&place)?;
     }
     result.map(|()| ExitCode::SUCCESS)
 }
@@ -157,19 +157,26 @@ pub(crate) fn unadopt(arguments: &UnadoptArguments) -> Result<(), Failure> {
     let new = || Ok(Note::new(&place, Boot::Nothing, "rw"));
     let Some(note) = found(&place, &notes, new)? else {
         // A power cut may have left its directory alone.
-        notes.remove(&place)?;
+        notes.remove_leavings(&place)?;
         return Err(not_adopted(&place));
     };
+    standing::can_go_back(&place, &note)?;
     standing::has_store_of_mount(&place)?;
     if standing::is_gone(&place) || standing::is_store_missing(&place, &note)? {
         return forget(&place, &note, &notes, arguments.dry_run);
     }
     if arguments.dry_run {
-        return print(&format!(
+        let users = users::keeping(&place)?;
+        let mut text = format!(
             "{shown}: would be unmounted, with everything committed; its files get their name back from {}\n",
             printable_path(place.store())
-        ));
+        );
+        if !users.is_empty() {
+            text += &format!("  in use now, which must end first: {}\n", describe(&users));
+        }
+        return print(&text);
     }
+    users::refuse_store(&place)?;
     undo_adoption(&place, note, &notes).map_err(|failure| again(&place, &notes, failure))?;
     print(&format!("{shown} is an ordinary directory again\n"))
 }

@@ -29,6 +29,8 @@ use crate::commands::tell;
 const SCHEMA: u32 = 1;
 /// Escaped names are cut off here, so that names of units fit.
 const NAME_BYTES_MAX: usize = 200;
+/// So often is a directory made that another command removes at the same time.
+const ATTEMPTS: u32 = 1000;
 /// No note of a directory that can be adopted is longer.
 const NOTE_BYTES_MAX: u64 = 64 << 10;
 
@@ -198,12 +200,7 @@ impl Notes {
     /// The directory cannot be made.
     pub(super) fn lock(&self) -> Result<DirectoryLock, Failure> {
         loop {
-            let mode = if rustix::process::geteuid().is_root() {
-                0o755
-            } else {
-                0o700
-            };
-            make_directories(&self.directory, mode).map_err(cannot("make", &self.directory))?;
+            self.make_directory()?;
             let lock = DirectoryLock::acquire(&self.directory);
             match lock {
                 // The one who had it before may have removed the last note, and the directory.
@@ -217,6 +214,17 @@ impl Notes {
                 _ => {}
             }
         }
+    }
+
+    /// Makes the directory, which whoever removes the last note removes with it, as often as that is in between.
+    fn make_directory(&self) -> Result<(), Failure> {
+        let mode = if rustix::process::geteuid().is_root() {
+            0o755
+        } else {
+            0o700
+        };
+        let make = || make_directories(&self.directory, mode);
+        while_missing(make, || Ok(())).map_err(cannot("make", &self.directory))
     }
 
     /// The lock, if no other adoption of this user has it and there is a note.
@@ -301,7 +309,8 @@ impl Notes {
     pub(super) fn save(&self, note: &Note) -> Result<(), Failure> {
         let path = self.path_of(&note.directory);
         let text = serde_json::to_string_pretty(note).map_err(cannot("write", &path))?;
-        replace_file(&path, &(text + "\n")).map_err(cannot("write", &path))
+        let write = || replace_file(&path, &(text.clone() + "\n"));
+        while_missing(write, || self.make_directory()).map_err(cannot("write", &path))
     }
 
     /// Removes a note, and the directory of notes with the last one.
@@ -313,6 +322,17 @@ impl Notes {
         remove_file(&path).map_err(cannot("remove", &path))?;
         self.remove_if_empty();
         Ok(())
+    }
+
+    /// Removes what is there of a note that was not written, unless another command is at the notes.
+    ///
+    /// # Errors
+    /// As [`Notes::remove`].
+    pub(super) fn remove_leavings(&self, place: &Place) -> Result<(), Failure> {
+        match self.try_lock() {
+            Some(_lock) => self.remove(place),
+            None => Ok(()),
+        }
     }
 
     fn remove_if_empty(&self) {
@@ -328,6 +348,22 @@ impl Notes {
     fn path_of(&self, directory: &Path) -> PathBuf {
         self.directory.join(format!("{}.json", escaped(directory)))
     }
+}
+
+/// Does something again as long as it fails because a directory is missing, which `mend` makes.
+fn while_missing(
+    mut work: impl FnMut() -> io::Result<()>,
+    mend: impl Fn() -> Result<(), Failure>,
+) -> io::Result<()> {
+    for _ in 1..ATTEMPTS {
+        match work() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                mend().map_err(|error: Failure| io::Error::other(error.message))?;
+            }
+            other => return other,
+        }
+    }
+    work()
 }
 
 fn read(path: &Path) -> Result<Option<Note>, Failure> {
@@ -577,5 +613,28 @@ mod tests {
         for name in [&name(&one), "a\\x2", "a\\xzz", "a b"] {
             assert_eq!(unescaped(name), None, "{name}");
         }
+    }
+
+    /// It failed, and so did whatever was done at the same time to directories that had nothing to do with it.
+    #[test]
+    fn notes_outlive_what_other_commands_remove_at_the_same_time() {
+        let base = tempfile::tempdir().unwrap();
+        let directory = base.path().join("files");
+        fs::create_dir(&directory).unwrap();
+        let place = Place::find(&directory).unwrap();
+        let notes = Notes::of_user(Some(&base.path().join("mobifs/adopted"))).unwrap();
+        let note = Note::new(&place, Boot::Nothing, "rw");
+        let lock = notes.lock().unwrap();
+        // A command that has nothing to note leaves the directory to the one that is at it.
+        notes.remove_leavings(&place).unwrap();
+        assert!(notes.directory().exists());
+        fs::remove_dir(notes.directory()).unwrap();
+        fs::remove_dir(base.path().join("mobifs")).unwrap();
+        notes.save(&note).unwrap();
+        assert_eq!(notes.find(&place).unwrap(), Some(note));
+        drop(lock);
+        notes.remove(&place).unwrap();
+        notes.remove(&place).unwrap();
+        assert!(!base.path().join("mobifs").exists());
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use mobifs_daemon::{Code, Failure};
-use mobifs_host::shell_path;
+use mobifs_host::{MountEntry, shell_path};
 
 use super::mount_point::{REMOVED, protect};
 use super::note::{Direction, Note, Notes};
@@ -22,8 +22,98 @@ pub(super) fn check(place: &Place, note: Option<&Note>) -> Result<(), Failure> {
     not_of_another(place, note)?;
     match note {
         Some(note) if is_store_missing(place, note)? => Err(store_missing(place)),
+        Some(note) => {
+            not_covered(place)?;
+            match wrong_store(place, note)? {
+                Some(WrongStore::WithoutOwn) => Err(without_own(place)),
+                Some(WrongStore::Other) => Err(other_store(place)),
+                None => Ok(()),
+            }
+        }
+        None => Ok(()),
+    }
+}
+
+/// Fails where the files cannot go back: their store is not where it was left.
+///
+/// # Errors
+/// Another directory has the store's name, or another mount is over the directory.
+pub(super) fn can_go_back(place: &Place, note: &Note) -> Result<(), Failure> {
+    not_covered(place)?;
+    match wrong_store(place, note)? {
+        Some(WrongStore::Other) => Err(other_store(place)),
         _ => Ok(()),
     }
+}
+
+/// What is at the place of a store and is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WrongStore {
+    /// The directory with the files, from which `.mobifs` was removed.
+    WithoutOwn,
+    /// Another directory.
+    Other,
+}
+
+/// What is at the place of the store of an adoption that is not mounted, if that is no store.
+///
+/// # Errors
+/// The table of mounts cannot be read.
+pub(super) fn wrong_store(place: &Place, note: &Note) -> Result<Option<WrongStore>, Failure> {
+    if place.is_exchanged() || place.is_prepared() || place.mounted()?.is_some() {
+        return Ok(None);
+    }
+    let number = |path: &Path| {
+        let about = fs::symlink_metadata(path).ok()?;
+        about.is_dir().then(|| about.ino())
+    };
+    let numbers = (number(place.directory()), number(place.store()));
+    let (Some(files), (Some(here), Some(there))) = (note.files_inode(), numbers) else {
+        return Ok(None);
+    };
+    Ok(match files {
+        _ if files == here => None,
+        _ if files == there => Some(WrongStore::WithoutOwn),
+        _ => Some(WrongStore::Other),
+    })
+}
+
+fn without_own(place: &Place) -> Failure {
+    refused(&format!(
+        "the store {} has lost its .mobifs, without which it cannot be mounted: mobifs unadopt {} gives its files back",
+        place.store().display(),
+        shell_path(place.directory())
+    ))
+}
+
+fn other_store(place: &Place) -> Failure {
+    refused(&format!(
+        "{} is not the directory that has the files of {}: put that one there, or, if it is lost, move away what is \
+         there and run mobifs unadopt {}",
+        place.store().display(),
+        place.directory().display(),
+        shell_path(place.directory())
+    ))
+}
+
+/// Fails if something else is mounted over an adopted directory: only what is below could be mounted or go back.
+fn not_covered(place: &Place) -> Result<(), Failure> {
+    match place.mounted()? {
+        Some(mount) if !mount.has_subtype("mobifs") => Err(covered(place, &mount)),
+        _ => Ok(()),
+    }
+}
+
+/// That another mount is over the directory.
+pub(super) fn covered(place: &Place, mount: &MountEntry) -> Failure {
+    Failure::new(
+        Code::InUse,
+        format!(
+            "{} has another mount ({}) over the directory: unmount that first",
+            place.directory().display(),
+            mount.kind
+        ),
+    )
 }
 
 /// Fails if another user has adopted it: what a user relies on in a store is the user's own.

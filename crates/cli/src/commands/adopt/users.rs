@@ -4,6 +4,7 @@
 //! would be mixed with, or replaced by, what the daemon knows of the file. So there is no way to adopt a
 //! directory in use: its users end first, or the next start of the machine does it before they begin.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use mobifs_daemon::{
     Code, Failure, MountUser, describe, mounts_elsewhere, users_of, users_of_directory,
 };
-use mobifs_host::{mounts, shell_path};
+use mobifs_host::{daemon_processes, mounts, shell_path};
 
 use super::place::Place;
 
@@ -21,13 +22,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Fails if something uses the files at `path`, which are those of the place.
 pub(super) fn refuse(place: &Place, path: &Path, at_boot_helps: bool) -> Result<(), Failure> {
-    let start = Instant::now();
-    let mut users = users_of_directory(path);
-    // A process that another one is just starting has all its files until it executes its program.
-    while !users.is_empty() && start.elapsed() < PASSING_MAX {
-        std::thread::sleep(PAUSE);
-        users = users_of_directory(path);
-    }
+    let users = lasting(|| users_of_directory(path));
     if users.is_empty() {
         return Ok(());
     }
@@ -48,6 +43,48 @@ pub(super) fn refuse(place: &Place, path: &Path, at_boot_helps: bool) -> Result<
             what_to_do(&users)
         ),
     ))
+}
+
+/// Users that are more than passing.
+fn lasting(find: impl Fn() -> Vec<MountUser>) -> Vec<MountUser> {
+    let start = Instant::now();
+    let mut users = find();
+    // A process that another one is just starting has all its files until it executes its program.
+    while !users.is_empty() && start.elapsed() < PASSING_MAX {
+        std::thread::sleep(PAUSE);
+        users = find();
+    }
+    users
+}
+
+/// What uses the store past the mount: not the daemons, which serve it.
+fn of_store(place: &Place) -> Vec<MountUser> {
+    let daemons: BTreeSet<u32> = daemon_processes().iter().map(|daemon| daemon.pid).collect();
+    let mut users = users_of_directory(place.store());
+    users.retain(|user| !matches!(user, MountUser::Process { pid, .. } if daemons.contains(pid)));
+    users
+}
+
+/// Fails if something uses the store of a mount past it: it would keep the files from going back once nothing is
+/// mounted any more.
+pub(super) fn refuse_store(place: &Place) -> Result<(), Failure> {
+    if !place.is_served()? {
+        return Ok(());
+    }
+    let users = lasting(|| of_store(place));
+    if users.is_empty() {
+        return Ok(());
+    }
+    Err(stays(place, &users))
+}
+
+/// What would keep it adopted now.
+pub(super) fn keeping(place: &Place) -> Result<Vec<MountUser>, Failure> {
+    let mount = place.mounted()?;
+    let mut users = mount.as_ref().map(users_of).unwrap_or_default();
+    users.extend(mount.as_ref().map(mounts_elsewhere).unwrap_or_default());
+    users.extend(of_store(place));
+    Ok(users)
 }
 
 /// Fails if the mount's filesystem would live on when the mount itself has gone, as in a container.
