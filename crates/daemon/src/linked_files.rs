@@ -23,7 +23,7 @@ pub(crate) struct LinkedFile {
     path: PathBuf,
 }
 
-/// Of a process, those on the filesystem of a directory that have more names than one, or another one than that by
+/// The files of a process that lie on the filesystem of a directory, and have more names than one, or another one than that by
 /// which it was opened.
 pub(crate) fn linked_files(process: &ProcessViews, directory: &Path) -> Vec<LinkedFile> {
     let Ok(device) = fs::metadata(directory).map(|about| about.dev()) else {

@@ -25,7 +25,7 @@ pub(crate) struct ProcessViews {
 }
 
 impl ProcessViews {
-    /// Of a process in `/proc`, which is that of this process's own PID namespace if `is_own_proc`: otherwise numbers
+    /// What is shown of a process in `/proc`, which is that of this process's own PID namespace if `is_own_proc`: otherwise numbers
     /// say nothing to the kernel, and each thread is looked at.
     pub(crate) fn of(process: PathBuf, is_own_proc: bool) -> Self {
         let first = number_of(&process);
