@@ -23,8 +23,8 @@ pub(crate) struct LinkedFile {
     path: PathBuf,
 }
 
-/// The files of a process that lie on the filesystem of a directory, and have more names than one, or another one than that by
-/// which it was opened.
+/// The files of a process that lie on the filesystem of a directory, and have more names than one, or another one than
+/// that by which they were opened.
 pub(crate) fn linked_files(process: &ProcessViews, directory: &Path) -> Vec<LinkedFile> {
     let Ok(device) = fs::metadata(directory).map(|about| about.dev()) else {
         return Vec::new();

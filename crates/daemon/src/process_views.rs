@@ -25,8 +25,8 @@ pub(crate) struct ProcessViews {
 }
 
 impl ProcessViews {
-    /// What is shown of a process in `/proc`, which is that of this process's own PID namespace if `is_own_proc`: otherwise numbers
-    /// say nothing to the kernel, and each thread is looked at.
+    /// What is shown of a process in `/proc`, which is that of this process's own PID namespace if `is_own_proc`:
+    /// otherwise numbers say nothing to the kernel, and each thread is looked at.
     pub(crate) fn of(process: PathBuf, is_own_proc: bool) -> Self {
         let first = number_of(&process);
         let threads = fs::read_dir(process.join("task")).into_iter().flatten();
