@@ -171,3 +171,25 @@ fn a_directory_with_a_subvolume_of_btrfs_inside_is_refused() {
     adoption.adopt();
     succeeds(&adoption.unadopt());
 }
+
+/// The advice was an option that the command refuses; of a read-only directory of notes nothing was said.
+#[test]
+fn what_is_read_only_is_said_with_what_helps() {
+    needs_mounts!();
+    let mut adoption = Adoption::new();
+    let (files, fixed) = (
+        adoption.directory.clone(),
+        adoption.fixture.directory("fixed"),
+    );
+    fs::create_dir(files.join("inner")).unwrap();
+    let words = ["--bind", "-o", "ro", files.to_str().unwrap()];
+    adoption.fixture.mount_other(&words, &fixed);
+    let needles = ["on a read-only filesystem; make that writable"];
+    adoption.refuses(&fixed.join("inner"), FAILED, &needles);
+    let mut command = Command::new(crate::fixture::PROGRAM);
+    command
+        .args(["adopt", "--dry-run", "--notes"])
+        .arg(fixed.join("mobifs/adopted"));
+    let output = command.arg(files.join("inner")).output().unwrap();
+    crate::fixture::fails(&output, FAILED, &["is noted in", "read-only filesystem"]);
+}

@@ -243,6 +243,43 @@ fn a_user_adopts_what_is_the_users_own() {
     assert!(!notes.exists() && !user.fixture.path("own.mobifs-store").exists());
 }
 
+/// The advice was `-o nonempty`, which hides what programs have written, and which the command refuses.
+#[test]
+fn what_a_program_writes_in_the_instant_before_the_mount_is_no_reason_for_an_option() {
+    const ROUNDS: u32 = 8;
+    needs_mounts!();
+    let Some(user) = User::new() else { return };
+    let own = user.fixture.directory("own");
+    std::os::unix::fs::chown(&own, Some(USER), Some(USER)).unwrap();
+    let (notes, stop) = (user.fixture.path("notes"), user.fixture.path("stop"));
+    let run = |command: &str, more: &[&str]| {
+        let mut words = vec![command, "--notes", notes.to_str().unwrap()];
+        words.extend(more);
+        words.push(own.to_str().unwrap());
+        user.mobifs(&words)
+    };
+    let script = "while [ ! -e \"$2\" ]; do i=$((i + 1)); echo $i > \"$1/file-$i\"; done; echo $i";
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let (own, stop) = (own.to_str().unwrap(), stop.to_str().unwrap());
+            user.run("sh", &["-c", script, "sh", own, stop])
+        });
+        let mut said = Vec::new();
+        for _ in 0..ROUNDS {
+            said.push(message(&run("adopt", &["--boot", "none"])));
+            let _either = run("unadopt", &[]);
+        }
+        fs::write(&stop, "").unwrap();
+        writer.join().unwrap();
+        for message in said {
+            assert!(!message.contains("nonempty"), "{message}");
+        }
+    });
+    if is_mounted(&own) {
+        succeeds(&run("unadopt", &[]));
+    }
+}
+
 /// A directory that a user may adopt, and the notes of the user and of root.
 struct Shared {
     own: PathBuf,

@@ -7,7 +7,7 @@ use mobifs_daemon::{Code, ConfigText, Failure, check_store};
 use mobifs_host::{find_below, mounts, shell_path};
 use mobifs_store::PosixLower;
 use mobifs_volume::OpenOptions;
-use rustix::fs::{Access, AtFlags, FileType, access, statat};
+use rustix::fs::{Access, AtFlags, FileType, StatVfsMountFlags, access, statat};
 
 use super::directory::Directory;
 use super::durable::cannot;
@@ -35,6 +35,7 @@ pub(super) fn examine(place: &Place, notes: &Notes, options: &str) -> Result<(),
     without_subvolumes(place)?;
     not_needed(place, notes)?;
     apart_from_others(place, notes)?;
+    writable(place, notes)?;
     changeable(place)?;
     suitable(place)?;
     let name = place.store();
@@ -197,6 +198,31 @@ fn apart_from_others(place: &Place, notes: &Notes) -> Result<(), Failure> {
                 ),
             ));
         }
+    }
+    Ok(())
+}
+
+/// Neither the directory nor that of the notes is on a filesystem that is read-only.
+fn writable(place: &Place, notes: &Notes) -> Result<(), Failure> {
+    let is_read_only = |path: &Path| {
+        let about = rustix::fs::statvfs(path);
+        about.is_ok_and(|about| about.f_flag.contains(StatVfsMountFlags::RDONLY))
+    };
+    let directory = place.directory();
+    if is_read_only(directory) {
+        return Err(refused(&format!(
+            "{} cannot be adopted: it is on a read-only filesystem; make that writable first",
+            directory.display()
+        )));
+    }
+    let mut above = notes.directory().ancestors();
+    let there = above.find(|path| path.exists());
+    if there.is_some_and(is_read_only) {
+        return Err(refused(&format!(
+            "{} cannot be adopted: what is adopted is noted in {}, which is on a read-only filesystem",
+            directory.display(),
+            notes.directory().display()
+        )));
     }
     Ok(())
 }

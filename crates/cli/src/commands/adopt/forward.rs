@@ -87,7 +87,11 @@ pub(super) fn mount(
     for _ in 0..MOUNTS_MAX {
         bring_meanwhile(place)?;
         let below = Held::open(place.directory())?;
-        starter.mount()?;
+        match starter.mount() {
+            // Programs have made something there since: a directory in which something lies is not mounted on.
+            Err(_) if !below.is_empty() => continue,
+            other => other?,
+        }
         fault_point("adopt-mount");
         if below.is_empty() {
             return Ok(());
