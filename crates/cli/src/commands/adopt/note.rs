@@ -18,6 +18,7 @@ use mobifs_daemon::{Code, Failure};
 use mobifs_host::DirectoryLock;
 use parking_lot::Mutex;
 use rustix::fs::{OFlags, Timespec, Timestamps};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::boot::Boot;
@@ -379,6 +380,9 @@ pub(super) fn read_of_user(path: &Path) -> Result<Option<(Note, u32)>, Failure> 
     let mut options = fs::File::options();
     let file = match options.read(true).custom_flags(flags as i32).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+            return Err(unreadable(path, &"it is a symbolic link"));
+        }
         other => other.map_err(cannot("read", path))?,
     };
     let about = file.metadata().map_err(cannot("read", path))?;
@@ -388,7 +392,10 @@ pub(super) fn read_of_user(path: &Path) -> Result<Option<(Note, u32)>, Failure> 
     let mut text = String::new();
     file.take(NOTE_BYTES_MAX)
         .read_to_string(&mut text)
-        .map_err(cannot("read", path))?;
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => unreadable(path, &"it is not UTF-8"),
+            _ => cannot("read", path)(error),
+        })?;
     Ok(Some((understood(path, &text)?, about.uid())))
 }
 
@@ -636,5 +643,21 @@ mod tests {
         notes.remove(&place).unwrap();
         notes.remove(&place).unwrap();
         assert!(!base.path().join("mobifs").exists());
+    }
+
+    /// The advice to move it away was missing.
+    #[test]
+    fn a_note_that_is_no_text_or_no_file_is_to_be_moved_away() {
+        let base = tempfile::tempdir().unwrap();
+        let (link, raw) = (base.path().join("link.json"), base.path().join("raw.json"));
+        std::os::unix::fs::symlink("raw.json", &link).unwrap();
+        fs::write(&raw, b"\xff\xfe").unwrap();
+        for (path, why) in [(link, "it is a symbolic link"), (raw, "it is not UTF-8")] {
+            let said = read(&path).unwrap_err().message;
+            assert!(
+                said.contains(why) && said.contains("move it away"),
+                "{said}"
+            );
+        }
     }
 }
