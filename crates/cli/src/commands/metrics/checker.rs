@@ -224,6 +224,20 @@ fn the_metrics_of_mounts_with_hostile_names_are_openmetrics() {
     check(&text_of(&families(&[], 9), Format::OpenMetrics)).unwrap();
 }
 
+/// One of them was left out.
+#[test]
+fn an_app_whose_name_is_written_like_anothers_is_there_too() {
+    let mut raw = found("/m", &["\u{fffd}x", "$'\\xffx'"]);
+    let status = raw.status.as_mut().unwrap();
+    status.apps[0].name_hex = Some("ff78".to_owned());
+    let text = text_of(&families(&[raw], 100), Format::OpenMetrics);
+    let values = check(&text).unwrap_or_else(|why| panic!("{why}\n{text}"));
+    for (app, at_risk) in [("$'\\\\xffx'#", 0.0), ("$'\\\\xffx'", 1.0)] {
+        let key = format!("mobifs_app_at_risk_bytes{{mount=\"/m\",app=\"{app}\"}}");
+        assert_eq!(values.get(&key), Some(&at_risk), "{key} in {text}");
+    }
+}
+
 #[test]
 fn the_checker_refuses_what_is_no_openmetrics() {
     for (text, why) in [

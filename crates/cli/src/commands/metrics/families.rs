@@ -1,6 +1,6 @@
 //! Which metrics there are of a mount, made of its status.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mobifs_volume::{AppReport, NativeStatus, Status};
 
@@ -101,6 +101,9 @@ const OF_MOUNT: &[OfMount] = &[
         |status| of_native(status, |native| native.other_commits.map(|commits| commits as f64))),
 ];
 
+/// What is put after a name that another app has.
+const TAKEN: char = '#';
+
 /// What is said of each app.
 #[rustfmt::skip]
 const OF_APP: &[OfApp] = &[
@@ -193,18 +196,22 @@ fn mount_labels(found: &Found) -> Labels {
     vec![("mount", place)]
 }
 
-/// The apps with the most at risk, by name. A name is there once: one that is not UTF-8 is written
-/// in another way, which another app may have as its name, and two metrics of one name would make
-/// the whole text void.
+/// The apps with the most at risk, by name. A name is there once, as two metrics of one name would make the whole text
+/// void: one that is not UTF-8 is written in another way, and marked where another app has that as its name.
 fn riskiest(status: &Status, apps_max: usize) -> BTreeMap<String, &AppReport> {
+    let written = status.apps.iter().filter(|app| app.name_hex.is_none());
+    let written: BTreeSet<&str> = written.map(|app| app.name.as_str()).collect();
     let mut apps: Vec<&AppReport> = status.apps.iter().collect();
     apps.sort_by_key(|app| std::cmp::Reverse(app.bytes_at_risk));
-    let named = apps
-        .into_iter()
-        .take(apps_max)
-        .map(|app| match app.name_hex {
-            Some(_) => (app.full_name().to_string(), app),
-            None => (app.name.clone(), app),
-        });
+    let named = apps.into_iter().take(apps_max).map(|app| {
+        let mut name = match app.name_hex {
+            Some(_) => app.full_name().to_string(),
+            None => return (app.name.clone(), app),
+        };
+        while written.contains(name.as_str()) {
+            name.push(TAKEN);
+        }
+        (name, app)
+    });
     named.collect()
 }
