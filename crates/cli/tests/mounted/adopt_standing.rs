@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::adopt::{Adoption, is_immutable, set_immutable};
-use crate::fixture::{IN_USE, fails, message, mobifs, needs_mounts, succeeds};
+use crate::fixture::{IN_USE, copy_program, fails, message, mobifs, needs_mounts, succeeds};
 
 const FAILED: i32 = 1;
 
@@ -376,6 +376,24 @@ fn a_store_that_is_in_use_past_the_mount_keeps_it_mounted() {
         "the daemon is no user: {planned}"
     );
     succeeds(&adoption.unadopt());
+}
+
+/// As a program is that was installed under a name with its version.
+#[test]
+fn a_daemon_whose_program_has_another_name_is_no_user_of_its_store() {
+    needs_mounts!();
+    let adoption = Adoption::new();
+    fs::write(adoption.directory.join("file"), "precious").unwrap();
+    let program = adoption.fixture.path("mobi-other");
+    copy_program(&program);
+    let run = |command: &str, words: &[&str]| {
+        let mut run = Command::new(&program);
+        run.args([command, "--notes"]).arg(adoption.notes());
+        run.args(words).arg(&adoption.directory).output().unwrap()
+    };
+    succeeds(&run("adopt", &["--boot", "none"]));
+    succeeds(&run("unadopt", &[]));
+    assert!(!adoption.is_served() && !adoption.notes().exists());
 }
 
 /// Both commands said for ever that an operation is not permitted.

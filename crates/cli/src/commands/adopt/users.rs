@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,8 @@ use mobifs_daemon::{
     Code, Failure, MountUser, describe, mounts_elsewhere, users_of, users_of_directory,
 };
 use mobifs_host::{daemon_processes, mounts, shell_path};
+use mobifs_store::StoreScope;
+use mobifs_volume::StoreLock;
 
 use super::place::Place;
 
@@ -60,9 +63,23 @@ fn lasting(find: impl Fn() -> Vec<MountUser>) -> Vec<MountUser> {
 /// What uses the store past the mount: not the daemons, which serve it.
 fn of_store(place: &Place) -> Vec<MountUser> {
     let daemons: BTreeSet<u32> = daemon_processes().iter().map(|daemon| daemon.pid).collect();
+    // One whose program has another name is known by the lock that it has, and its supervisor by the same program.
+    let owner = StoreLock::owner(place.store(), &StoreScope::Tree).unwrap_or_default();
+    let program = program_of(owner.pid);
+    let is_daemon = |pid: u32| {
+        daemons.contains(&pid)
+            || pid == owner.pid
+            || program.is_some() && program == program_of(pid)
+    };
     let mut users = users_of_directory(place.store());
-    users.retain(|user| !matches!(user, MountUser::Process { pid, .. } if daemons.contains(pid)));
+    users.retain(|user| !matches!(user, MountUser::Process { pid, .. } if is_daemon(*pid)));
     users
+}
+
+/// Device and number of the program that a process executes, as far as this user may see it.
+fn program_of(pid: u32) -> Option<(u64, u64)> {
+    let about = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
+    Some((about.dev(), about.ino()))
 }
 
 /// Fails if something uses the store of a mount past it: it would keep the files from going back once nothing is
