@@ -400,7 +400,7 @@ fn a_dry_run_refuses_the_rights_that_the_adoption_would_lack() {
     succeeds(&shared.user(&user, "adopt", &NO_BOOT));
     succeeds(&shared.user(&user, "unadopt", &[]));
     set(parent, 0o355, USER);
-    refused(&["cannot open"]);
+    refused(&["Permission denied"]);
     set(parent, 0o755, USER);
 }
 
