@@ -143,11 +143,11 @@ class Places:
             self.mounts.append(mount)
             self.directories[name] = mountpoint
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """So that a turn does not pay for the one before."""
         for mount in self.mounts:
             mount.sync()
-        self.disk.settle()
+        self.disk.wait_until_idle()
 
 
 def started(kind: type[Benched], place: Path, scratch: Path) -> Benched:
@@ -173,7 +173,7 @@ def measure(kind: type[Benched], where: Places, scratch: Path,
             of_load: dict[str, list[float]] = {name: [] for name in where.directories}
             for _ in range(options.rounds):
                 for name, server in servers.items():
-                    where.settle()
+                    where.wait_until_idle()
                     of_load[name].append(server.rate(clients, options.seconds))
             load = f"{kind.name}, {clients} client{'s' if clients > 1 else ''}"
             rates[load] = of_load

@@ -115,7 +115,7 @@ def measure(disk: FlashDevice | LoopImage, options: argparse.Namespace,
                 for name, (directory, mount) in places.items():
                     for one in served.values():
                         one.sync()
-                    disk.settle()
+                    disk.wait_until_idle()
                     run_once(of_load[name], directory, mount, load, journal, options.seconds)
             every[f"{load}, {journal.upper()}"] = of_load
             say(f"  {load}, {journal.upper()}: " + ", ".join(

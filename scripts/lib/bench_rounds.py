@@ -45,12 +45,12 @@ def run_once(case: Case, place: Place, directory: Path) -> Sample | None:
     if place.flash is None:
         return Sample(*bench_cases.measure(case, directory, place.env, place.prefix), None)
     place.sync()
-    place.flash.settle()
+    place.flash.wait_until_idle()
     before = place.flash.spent()
     value, operations = bench_cases.measure(case, directory, place.env, place.prefix)
     place.sync()
     # What the device moves later is of this sample, too.
-    place.flash.settle()
+    place.flash.wait_until_idle()
     return Sample(value, operations, place.flash.spent() - before)
 
 

@@ -82,7 +82,7 @@ class LoopImage:
     def sync(self) -> None:
         run("sync", "--file-system", self.mountpoint)
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """As of a modelled device: a disk of this machine shows no work in the background."""
         self.sync()
 

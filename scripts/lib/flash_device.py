@@ -15,7 +15,7 @@ from lib.process import Cleanup, Failed, built_binary, find_tool, run
 # What one program of the flash writes at least; the model counts in these.
 SLOT_BYTES = 4096
 # A device that has programmed nothing for so long has nothing left to do.
-SETTLED_S = 1.0
+IDLE_S = 1.0
 # Energy of operations; idle power depends on how long we look.
 ENERGY = ("program_mj", "read_mj", "erase_mj", "transfer_mj")
 
@@ -116,14 +116,14 @@ class FlashDevice:
             energy_mj=sum(stats["energy"][kind] for kind in ENERGY),
         )
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Waits until everything is on the device and it does nothing in the background: it moves
         what small flushes put into its SLC blocks to others while it is idle, and whoever comes
         while they are full pays for the one before."""
         run("sync", "--file-system", self.mountpoint)
         done = self.spent()
         quiet_since = time.monotonic()
-        while time.monotonic() - quiet_since < SETTLED_S:
+        while time.monotonic() - quiet_since < IDLE_S:
             time.sleep(0.2)
             now = self.spent()
             if (now.programmed_bytes, now.erases) != (done.programmed_bytes, done.erases):

@@ -146,7 +146,7 @@ pub fn users_of_directory(directory: &Path) -> Vec<MountUser> {
     users.extend(used_by_kernel(directory));
     let own = std::process::id().to_string();
     let mut sockets = sockets_in(directory);
-    // One that was bound to a name which is gone can be reached by nobody.
+    // No client can reach one that was bound to a name which is gone.
     sockets.retain(|socket| is_socket(&socket.path));
     let mut sockets = Sockets::new(sockets);
     users.extend(processes(|process| {
@@ -209,8 +209,7 @@ fn users_by_other_names(directory: &Path) -> Vec<MountUser> {
 
 /// Where else the filesystem of a mount is mounted, in any mount namespace that this process may
 /// see: bind mounts, such as those of containers, and layers of overlay filesystems, which keep it when the mount
-/// itself goes. Not the
-/// copies of the mount in other namespaces, which go with it.
+/// itself goes. Not the copies of the mount in other namespaces, which go with it.
 pub fn mounts_elsewhere(mount: &MountEntry) -> Vec<MountUser> {
     let is_elsewhere =
         |other: &&MountEntry| other.has_device_of(mount) && other.mountpoint != mount.mountpoint;
@@ -565,7 +564,7 @@ mod tests {
         let path = base.join("a socket");
         let listener = UnixListener::bind(&path).unwrap();
         assert_eq!(sockets_in(&base)[0].path, path);
-        // Another process has it alone, and then nobody whom this one sees.
+        // Another process has it alone, and then none that this one sees.
         let mut child = Command::new("sleep")
             .arg("1000")
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)))

@@ -137,20 +137,9 @@ fn an_overlay_with_layers_on_several_filesystems_is_no_store() {
 fn a_directory_with_a_subvolume_of_btrfs_inside_is_refused() {
     needs_mounts!();
     let mut adoption = Adoption::new();
-    let has_btrfs = Command::new("btrfs").arg("--version").output().is_ok();
-    if !mobifs_skip::can((!has_btrfs).then_some("no btrfs-progs")) {
+    if !adoption.put_on_btrfs() {
         return;
     }
-    let (image, disk) = (
-        adoption.fixture.path("image"),
-        adoption.fixture.directory("disk"),
-    );
-    File::create(&image).unwrap().set_len(300 << 20).unwrap();
-    succeeds(&Command::new("mkfs.btrfs").arg(&image).output().unwrap());
-    let words = ["-o", "loop", image.to_str().unwrap()];
-    adoption.fixture.mount_other(&words, &disk);
-    adoption.directory = disk.join("dir");
-    adoption.fixture.unmount_at_end(&disk.join("dir"));
     let subvolume = adoption.directory.join("app/sub");
     fs::create_dir_all(subvolume.parent().unwrap()).unwrap();
     let mut create = Command::new("btrfs");

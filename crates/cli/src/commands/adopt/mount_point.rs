@@ -250,7 +250,7 @@ pub(super) fn keeping_times<T>(
     done.and_then(|done| kept.map(|()| done))
 }
 
-/// Whether nobody has changed names in a directory since MobiFS's own there was changed.
+/// Whether the last change of names in a directory is that of MobiFS's own there.
 fn is_own_change(directory: &Directory, times: &Timestamps) -> bool {
     let modified = &times.last_modification;
     let own = [OWN_DIRECTORY, REMOVED].into_iter();

@@ -242,7 +242,7 @@ impl Notes {
     }
 
     /// All of them, in the order of their directories, but for those that cannot be understood: these are mentioned,
-    /// and concern nobody but their own directories.
+    /// and concern no directories but their own.
     ///
     /// # Errors
     /// The directory of notes cannot be listed.

@@ -1,5 +1,5 @@
-//! Metrics over HTTP: one answer a connection. What a client sends is bounded in bytes and in time, and clients that
-//! say nothing keep nobody waiting: [`super::clients`] leaves them where there are too many.
+//! Metrics over HTTP: one answer a connection. What a client sends is bounded in bytes and in time, and silent
+//! clients do not delay others: [`super::clients`] drops them where there are too many.
 
 use std::io::{self, Read};
 use std::net::TcpListener;
@@ -268,7 +268,7 @@ mod tests {
 
     /// Each connection that sent nothing kept all others waiting for five seconds.
     #[test]
-    fn silent_clients_keep_nobody_waiting() {
+    fn silent_clients_do_not_delay_others() {
         const SILENT: usize = 3 * CLIENTS_MAX;
         let (silent, accepted): (Vec<_>, Vec<_>) =
             (0..SILENT).map(|_| UnixStream::pair().unwrap()).unzip();
